@@ -1,0 +1,17 @@
+//! Hugging Face configurations.
+//!
+//! Everything read here is untrusted. Whatever a file holds, the answer is a value or an [`Error`] that names
+//! the file and the key or tensor, in bounded time and memory.
+
+pub mod bytes;
+pub mod error;
+pub mod gguf;
+pub mod hf_config;
+pub mod quant;
+pub mod safetensors;
+mod tensor;
+
+pub use bytes::Bytes;
+pub use error::{Error, Result};
+pub use quant::DType;
+pub use tensor::{StoredType, Tensor, TensorInfo};
