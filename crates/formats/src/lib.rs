@@ -10,6 +10,7 @@ pub mod hf_config;
 pub mod quant;
 pub mod safetensors;
 mod tensor;
+pub mod tokenizer;
 
 pub use bytes::Bytes;
 pub use error::{Error, Result};
