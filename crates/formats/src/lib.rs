@@ -1,3 +1,4 @@
+//! Bytes on disk into typed things: GGUF, safetensors, quantised blocks, tokenizers, chat templates and
 //! Hugging Face configurations.
 //!
 //! Everything read here is untrusted. Whatever a file holds, the answer is a value or an [`Error`] that names
@@ -9,6 +10,7 @@ pub mod gguf;
 pub mod hf_config;
 pub mod quant;
 pub mod safetensors;
+pub mod template;
 mod tensor;
 pub mod tokenizer;
 
