@@ -1,0 +1,61 @@
+//! What a backend offers. Handles are plain indices, so the engine holds a `Box<dyn Backend>` and no type of it.
+
+use std::sync::Arc;
+
+use crate::plan::{Act, Choice, Plan};
+use crate::state::StateSpec;
+use crate::step::{Step, StepError};
+use crate::weights::Weights;
+
+/// A plan made ready for replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanId(pub u32);
+
+/// The kept state of a model's sequences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateId(pub u32);
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error("{what}: {needed} bytes are needed and {available} are free")]
+    OutOfMemory { what: &'static str, needed: usize, available: usize },
+    #[error("this backend cannot run {what}: {why}")]
+    Unsupported { what: String, why: String },
+}
+
+/// Owns weights and state, and replays plans.
+pub trait Backend: Send {
+    /// For the figures and for `inspect`: what runs the plan ("cpu, avx2, 8 threads").
+    fn describe(&self) -> String;
+
+    /// Whether a step costs as much as its bucket, however few of its rows are used.
+    fn computes_whole_buckets(&self) -> bool {
+        true
+    }
+
+    /// Takes a model's weights. Called once; ids in plans are indices into them.
+    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError>;
+
+    /// Allocates state for sequences, zeroed.
+    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError>;
+
+    /// Clears a slot's recurrent state for a new sequence. Pages need no clearing: nothing reads what it did not write.
+    fn reset_slot(&mut self, state: StateId, slot: usize);
+
+    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError>;
+
+    fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError>;
+
+    /// Makes rows of the last run permanent that were not sure: `paths` holds, for each sequence of the step, the
+    /// accepted rows after its sure ones, each the child of the one before. Their keys, values and recurrent rows
+    /// move to the places of their positions, and the taps of all accepted rows join those that wait.
+    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]);
+
+    /// The buffer as the last run of any plan, which must have been this one's, left it: its rows times its width.
+    fn read(&self, plan: PlanId, act: Act) -> &[f32];
+
+    /// The choices as the last run, which must have been this plan's, left them.
+    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)];
+}

@@ -1,0 +1,32 @@
+//! The narrow waist between models and backends.
+//!
+//! A model *records* coarse ops into a [`Plan`] for a bucket of rows; a [`Backend`] replays it. Everything that
+//! changes from step to step (tokens, positions, parents, lengths, page tables) is data in a [`Step`], never part
+//! of the plan, so a plan is recorded once and replayed forever.
+
+mod backend;
+mod op;
+mod plan;
+mod recorder;
+mod state;
+mod step;
+mod weights;
+
+pub use backend::{Backend, BackendError, PlanId, StateId};
+pub use op::*;
+pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
+pub use recorder::Recorder;
+pub use state::{
+    AttentionState, CONV_ROWS, GRID, KvType, LayerState, MAX_DRAFT_DEPTH, NO_PAGE, PAGE, RecurrentState,
+    Retention, StateSpec, TAP_ROWS, WINDOW_ROWS, grid_of,
+};
+pub use step::{NO_PARENT, Row, RowView, SeqView, Step, StepError};
+pub use weights::{Matrix, MatrixId, VectorId, Weights};
+
+/// Row counts that plans are recorded for. A step takes the smallest bucket that holds its rows.
+pub const BUCKETS: [usize; 12] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 128, 256, 512];
+
+/// The smallest bucket with room for `rows`, if any has.
+pub fn bucket_for(rows: usize) -> Option<usize> {
+    BUCKETS.into_iter().find(|b| *b >= rows)
+}

@@ -1,0 +1,398 @@
+//! The data of one forward step: rows, the sequences they belong to, page tables, and which rows need logits.
+//!
+//! A row is (token, sequence, position, parent). Prefill is a chain of rows, plain decoding one row, verifying a
+//! draft a chain or a tree. The first `n_sure` rows of a sequence are a chain that is accepted whatever comes (a
+//! prompt chunk, or the root of a draft tree): the step writes them to kept state. The rest stay in scratch until
+//! a commit.
+
+use crate::op::Op;
+use crate::plan::Plan;
+use crate::state::{GRID, MAX_DRAFT_DEPTH, NO_PAGE, PAGE, WINDOW_ROWS, grid_of};
+
+/// Parent of a row whose predecessor is the sequence's last committed row.
+pub const NO_PARENT: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub token: u32,
+    /// Index into the step's sequences.
+    pub seq: u32,
+    pub pos: u32,
+    /// Row index in the step, or [`NO_PARENT`].
+    pub parent: u32,
+    /// Place among its sequence's rows, in the order they were added.
+    pub local: u32,
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum StepError {
+    #[error("a step of {rows} rows does not fit its plan's bucket of {bucket}")]
+    TooManyRows { rows: usize, bucket: usize },
+    #[error("token id {token} is outside the vocabulary of {vocab}")]
+    Token { token: u32, vocab: usize },
+    #[error("row {row}: {problem}")]
+    Row { row: usize, problem: &'static str },
+}
+
+struct Seq {
+    slot: u32,
+    committed: u32,
+    n_sure: u32,
+    stored_grid: u32,
+    /// One range of `tables` per retention class.
+    tables: Vec<(usize, usize)>,
+    rows: Vec<u32>,
+}
+
+/// One step's rows. Kept and refilled, so that steady decoding allocates nothing.
+#[derive(Default)]
+pub struct Step {
+    rows: Vec<Row>,
+    seqs: Vec<Seq>,
+    n_seqs: usize,
+    tables: Vec<u32>,
+    logit_rows: Vec<u32>,
+}
+
+/// A sequence of the step, as ops see it.
+#[derive(Clone, Copy)]
+pub struct SeqView<'a> {
+    /// Which of the state's slots is this sequence's.
+    pub slot: usize,
+    /// Tokens committed before this step; the first row stands at this position.
+    pub committed: u32,
+    pub n_sure: u32,
+    /// The grid position at which the slot's `S` is stored.
+    pub stored_grid: u32,
+    /// Its rows as step row indices, parents before children; row at local index `i` is `rows[i]`.
+    pub rows: &'a [u32],
+    step: &'a Step,
+    index: usize,
+}
+
+impl SeqView<'_> {
+    /// Position one past the sure rows: what the sequence holds if nothing else is accepted.
+    pub fn sure_end(&self) -> u32 {
+        self.committed + self.n_sure
+    }
+
+    /// The physical page of `class` that holds `slot_pos`.
+    pub fn page(&self, class: usize, slot_pos: u32) -> usize {
+        let (start, end) = self.step.seqs[self.index].tables[class];
+        self.step.tables[start..end][slot_pos as usize / PAGE] as usize
+    }
+}
+
+/// A row together with the slots that its path occupies.
+#[derive(Clone, Copy)]
+pub struct RowView<'a> {
+    pub row: Row,
+    pub seq: SeqView<'a>,
+    /// KV slots of the row's ancestors and itself past the sure rows, in position order.
+    path: [u32; MAX_DRAFT_DEPTH + 1],
+}
+
+impl RowView<'_> {
+    /// Where the row's own key and value go: sure rows at their position, others one after another behind them.
+    pub fn kv_slot(&self) -> u32 {
+        self.seq.committed + self.row.local
+    }
+
+    /// Where the key and value at `pos`, as this row sees it, are.
+    pub fn slot_of(&self, pos: u32) -> u32 {
+        let sure_end = self.seq.sure_end();
+        if pos < sure_end { pos } else { self.path[(pos - sure_end) as usize] }
+    }
+}
+
+impl Step {
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.tables.clear();
+        self.logit_rows.clear();
+        self.n_seqs = 0;
+    }
+
+    /// Adds a sequence; `tables` holds a page table per retention class. Returns its index for [`Self::push`].
+    pub fn add_seq<'t>(
+        &mut self,
+        slot: u32,
+        committed: u32,
+        n_sure: u32,
+        stored_grid: u32,
+        tables: impl Iterator<Item = &'t [u32]>,
+    ) -> u32 {
+        if self.n_seqs == self.seqs.len() {
+            self.seqs.push(Seq {
+                slot: 0,
+                committed: 0,
+                n_sure: 0,
+                stored_grid: 0,
+                tables: Vec::new(),
+                rows: Vec::new(),
+            });
+        }
+        let seq = &mut self.seqs[self.n_seqs];
+        (seq.slot, seq.committed, seq.n_sure, seq.stored_grid) = (slot, committed, n_sure, stored_grid);
+        seq.rows.clear();
+        seq.tables.clear();
+        for table in tables {
+            let start = self.tables.len();
+            self.tables.extend_from_slice(table);
+            seq.tables.push((start, self.tables.len()));
+        }
+        self.n_seqs += 1;
+        self.n_seqs as u32 - 1
+    }
+
+    /// Adds a row below `parent` (a row index, or [`NO_PARENT`] for the sequence's first). Returns its index.
+    pub fn push(&mut self, seq: u32, token: u32, parent: u32) -> u32 {
+        let s = &mut self.seqs[seq as usize];
+        let pos = if parent == NO_PARENT { s.committed } else { self.rows[parent as usize].pos + 1 };
+        let index = self.rows.len() as u32;
+        self.rows.push(Row { token, seq, pos, parent, local: s.rows.len() as u32 });
+        s.rows.push(index);
+        index
+    }
+
+    /// Asks for the logits of row `row`; they come in the order asked for.
+    pub fn want_logits(&mut self, row: u32) {
+        self.logit_rows.push(row);
+    }
+
+    pub fn n_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn n_seqs(&self) -> usize {
+        self.n_seqs
+    }
+
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    pub fn logit_rows(&self) -> &[u32] {
+        &self.logit_rows
+    }
+
+    pub fn seq(&self, index: usize) -> SeqView<'_> {
+        let s = &self.seqs[index];
+        SeqView {
+            slot: s.slot as usize,
+            committed: s.committed,
+            n_sure: s.n_sure,
+            stored_grid: s.stored_grid,
+            rows: &s.rows,
+            step: self,
+            index,
+        }
+    }
+
+    /// Row `index` with its path. The step has passed [`Self::validate`].
+    pub fn view(&self, index: usize) -> RowView<'_> {
+        let row = self.rows[index];
+        let seq = self.seq(row.seq as usize);
+        let mut path = [0; MAX_DRAFT_DEPTH + 1];
+        let mut at = row;
+        while at.pos >= seq.sure_end() {
+            path[(at.pos - seq.sure_end()) as usize] = seq.committed + at.local;
+            if at.parent == NO_PARENT {
+                break;
+            }
+            at = self.rows[at.parent as usize];
+        }
+        RowView { row, seq, path }
+    }
+
+    /// Checks what every op relies on. Backends call it first, and then trust the step.
+    pub fn validate(
+        &self,
+        plan: &Plan,
+        vocab: usize,
+        slots: usize,
+        pages: &[usize],
+    ) -> Result<(), StepError> {
+        for (rows, bucket) in [(self.rows.len(), plan.bucket), (self.logit_rows.len(), plan.logit_rows)] {
+            if rows > bucket {
+                return Err(StepError::TooManyRows { rows, bucket });
+            }
+        }
+        if let Some(bad) = self.logit_rows.iter().position(|r| *r as usize >= self.rows.len()) {
+            return Err(StepError::Row {
+                row: bad,
+                problem: "logits asked of a row that is not in the step",
+            });
+        }
+        for (i, row) in self.rows.iter().enumerate() {
+            let fail = |problem| Err(StepError::Row { row: i, problem });
+            if row.token as usize >= vocab {
+                return Err(StepError::Token { token: row.token, vocab });
+            }
+            if row.seq as usize >= self.n_seqs {
+                return fail("belongs to no sequence of the step");
+            }
+            let seq = self.seq(row.seq as usize);
+            if seq.slot >= slots {
+                return fail("sequence slot out of range");
+            }
+            let sure = row.local < seq.n_sure;
+            let chained = match row.parent {
+                NO_PARENT => row.local == 0,
+                p => {
+                    let parent = &self.rows[p as usize];
+                    parent.seq == row.seq
+                        && if sure { parent.local + 1 == row.local } else { parent.local + 1 >= seq.n_sure }
+                }
+            };
+            if !chained {
+                return fail("sure rows must be a chain, and other rows hang below the last of them");
+            }
+            if !sure && row.pos >= seq.sure_end() + MAX_DRAFT_DEPTH as u32 {
+                return fail("lies deeper than 16 drafts below its root");
+            }
+            let kv_slot = seq.committed + row.local;
+            for (class, n_pages) in pages.iter().enumerate() {
+                let (start, end) = self.seqs[row.seq as usize].tables[class];
+                match self.tables[start..end].get(kv_slot as usize / PAGE) {
+                    Some(p) if *p != NO_PAGE && (*p as usize) < *n_pages => {}
+                    _ => return fail("no page reserved for it"),
+                }
+            }
+        }
+        let recurrent = plan.ops.iter().any(|op| matches!(op, Op::Recurrent(_)));
+        for s in 0..self.n_seqs {
+            let seq = self.seq(s);
+            if seq.n_sure == 0 || seq.rows.len() < seq.n_sure as usize {
+                return Err(StepError::Row { row: 0, problem: "a sequence needs at least its sure rows" });
+            }
+            let fail = |problem| Err(StepError::Row { row: seq.rows[0] as usize, problem });
+            let (grid, end) = (seq.stored_grid, seq.committed);
+            let reachable =
+                grid.is_multiple_of(GRID as u32) && grid <= grid_of(end) && end - grid <= WINDOW_ROWS as u32;
+            if recurrent && !reachable {
+                return fail("its stored recurrent state is not one the kept window can carry on from");
+            }
+            if (0..s).any(|other| self.shares_state(s, other)) {
+                return fail("two sequences of a step have the same slot, or write to the same page");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether two sequences would write to the same state. Ops give each sequence's writes to a task of its own,
+    /// so this must not be left to the caller.
+    fn shares_state(&self, a: usize, b: usize) -> bool {
+        let (a, b) = (&self.seqs[a], &self.seqs[b]);
+        a.slot == b.slot
+            || a.tables.iter().zip(&b.tables).any(|(at, bt)| {
+                let theirs = self.written_pages(b, *bt);
+                self.written_pages(a, *at).iter().any(|page| theirs.contains(page))
+            })
+    }
+
+    /// The part of a page table that this step's rows write to. Their pages were found to be in the table.
+    fn written_pages(&self, seq: &Seq, (start, end): (usize, usize)) -> &[u32] {
+        let first = seq.committed as usize / PAGE;
+        let last = (seq.committed as usize + seq.rows.len() - 1) / PAGE;
+        self.tables[start..end].get(first..=last).unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(bucket: usize) -> Plan {
+        crate::Recorder::new(bucket, bucket).finish(crate::Act(0))
+    }
+
+    fn tree() -> Step {
+        let mut step = Step::default();
+        let s = step.add_seq(0, 10, 1, 0, std::iter::once([0u32, 1].as_slice()));
+        let root = step.push(s, 5, NO_PARENT);
+        let a = step.push(s, 6, root);
+        let _b = step.push(s, 7, root);
+        let _aa = step.push(s, 8, a);
+        step
+    }
+
+    #[test]
+    fn a_row_sees_its_own_path_only() {
+        let step = tree();
+        assert_eq!(step.validate(&plan(4), 100, 1, &[2]), Ok(()));
+        let deep = step.view(3);
+        assert_eq!((deep.row.pos, deep.kv_slot()), (12, 13));
+        assert_eq!((9..=12).map(|p| deep.slot_of(p)).collect::<Vec<_>>(), [9, 10, 11, 13]);
+        let sibling = step.view(2);
+        assert_eq!((9..=11).map(|p| sibling.slot_of(p)).collect::<Vec<_>>(), [9, 10, 12]);
+    }
+
+    #[test]
+    fn a_step_that_breaks_the_rules_is_refused() {
+        let step = tree();
+        assert!(matches!(step.validate(&plan(3), 100, 1, &[2]), Err(StepError::TooManyRows { .. })));
+        assert!(matches!(step.validate(&plan(4), 8, 1, &[2]), Err(StepError::Token { token: 8, vocab: 8 })));
+        assert!(step.validate(&plan(4), 100, 0, &[2]).is_err(), "slot out of range");
+        assert!(step.validate(&plan(4), 100, 1, &[0]).is_err(), "page out of range");
+        let mut deep = tree();
+        for _ in 0..15 {
+            let last = deep.n_rows() as u32 - 1;
+            deep.push(0, 1, last);
+        }
+        assert!(deep.validate(&plan(64), 100, 1, &[2]).is_err(), "17 drafts deep");
+    }
+
+    #[test]
+    fn drafts_hang_below_the_last_sure_row_only() {
+        for (parent, allowed) in [(0, false), (1, false), (2, true)] {
+            let mut step = Step::default();
+            let s = step.add_seq(0, 0, 3, 0, std::iter::once([0u32].as_slice()));
+            let mut last = NO_PARENT;
+            (0..3).for_each(|t| last = step.push(s, t, last));
+            step.push(s, 9, parent);
+            assert_eq!(step.validate(&plan(8), 100, 1, &[1]).is_ok(), allowed, "below row {parent}");
+        }
+    }
+
+    #[test]
+    fn sequences_of_a_step_never_write_to_the_same_state() {
+        let run = |slots: [u32; 2], tables: [[u32; 2]; 2], committed: u32| {
+            let mut step = Step::default();
+            for (slot, table) in slots.into_iter().zip(&tables) {
+                let s = step.add_seq(slot, committed, 1, 0, std::iter::once(table.as_slice()));
+                step.push(s, 1, NO_PARENT);
+            }
+            step.validate(&plan(8), 100, 2, &[4]).is_ok()
+        };
+        assert!(run([0, 1], [[0, 1], [2, 3]], 70));
+        assert!(run([0, 1], [[0, 1], [0, 3]], 70), "a shared prefix is only read");
+        assert!(!run([0, 1], [[0, 1], [0, 3]], 10), "the shared page is written");
+        assert!(!run([1, 1], [[0, 1], [2, 3]], 70), "one slot for two");
+    }
+
+    #[test]
+    fn recurrent_layers_start_from_a_state_the_window_reaches() {
+        let mut recorder = crate::Recorder::new(4, 4);
+        let act = recorder.act(1);
+        recorder.push(Op::Recurrent(crate::Recurrent {
+            prepared: act,
+            preconv: act,
+            gates: act,
+            delta: act,
+            out: act,
+            rule: crate::KeyHeadRule::Grouped,
+            layer: 0,
+        }));
+        let plan = recorder.finish(act);
+        for (committed, grid, allowed) in
+            [(0, 0, true), (48, 0, true), (49, 0, false), (64, 48, true), (64, 64, false), (64, 40, false)]
+        {
+            let mut step = Step::default();
+            let s = step.add_seq(0, committed, 1, grid, std::iter::empty());
+            step.push(s, 1, NO_PARENT);
+            let verdict = step.validate(&plan, 100, 1, &[]);
+            assert_eq!(verdict.is_ok(), allowed, "{committed} committed, S at {grid}");
+        }
+    }
+}
