@@ -1,0 +1,4 @@
+//! The CPU backend: threads and SIMD.
+
+pub mod linear;
+pub mod pool;
