@@ -1,4 +1,14 @@
-//! The CPU backend: threads and SIMD.
+//! The CPU backend: threads and SIMD, and beside them the plain definition of every op, which all backends are
+//! tested against.
 
+mod backend;
+pub mod conformance;
 pub mod linear;
+mod math;
+mod memory;
+mod ops;
 pub mod pool;
+mod shared;
+mod simd;
+
+pub use backend::Cpu;

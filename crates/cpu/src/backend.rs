@@ -1,0 +1,127 @@
+//! Replays plans on the CPU.
+
+use std::sync::Arc;
+
+use overdraft_plan::{
+    Act, Backend, BackendError, Choice, LayerState, Plan, PlanId, StateId, StateSpec, Step, Weights,
+};
+
+use crate::linear::Isa;
+use crate::memory::{Arena, PlanMemory, StateMemory};
+use crate::ops::commit::commit;
+use crate::ops::{Cx, Mode, OpScratch, execute, thread_buffer};
+use crate::pool::Pool;
+
+/// Weights, state and plans of one model on the CPU.
+pub struct Cpu {
+    mode: Mode,
+    weights: Arc<Weights>,
+    states: Vec<StateMemory>,
+    plans: Vec<PlanMemory>,
+    arena: Arena,
+    /// Whose buffers the arena holds.
+    last_run: Option<PlanId>,
+    scratch: OpScratch,
+}
+
+impl Cpu {
+    /// The fast backend on `threads` threads, with the best instruction set this CPU has.
+    pub fn new(threads: usize) -> Self {
+        Self::with_isa(threads, Isa::detect())
+    }
+
+    pub fn with_isa(threads: usize, isa: Isa) -> Self {
+        Self::with_mode(Mode::Fast { pool: Pool::new(threads), isa })
+    }
+
+    /// The definitions: slow, exact, one thread. Quantised weights meet `f32` activations.
+    pub fn reference() -> Self {
+        Self::with_mode(Mode::Definition)
+    }
+
+    fn with_mode(mode: Mode) -> Self {
+        Self {
+            mode,
+            weights: Arc::default(),
+            states: Vec::new(),
+            plans: Vec::new(),
+            arena: Arena::default(),
+            last_run: None,
+            scratch: OpScratch::default(),
+        }
+    }
+}
+
+impl Backend for Cpu {
+    fn describe(&self) -> String {
+        match &self.mode {
+            Mode::Definition => "cpu reference".into(),
+            Mode::Fast { pool, isa } => {
+                let n = pool.threads();
+                format!("cpu, {}, {n} thread{}", isa.name(), if n == 1 { "" } else { "s" })
+            }
+        }
+    }
+
+    fn computes_whole_buckets(&self) -> bool {
+        false
+    }
+
+    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
+        self.weights = weights;
+        Ok(())
+    }
+
+    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
+        // For the state one grid ahead that deep drafts need.
+        let ahead = spec.layers.iter().map(|layer| match layer {
+            LayerState::Recurrent(r) => r.key_dim * r.value_dim,
+            LayerState::Attention(_) => 0,
+        });
+        thread_buffer::reserve(&self.mode, ahead.max().unwrap_or(0));
+        self.states.push(StateMemory::new(spec));
+        Ok(StateId(self.states.len() as u32 - 1))
+    }
+
+    fn reset_slot(&mut self, state: StateId, slot: usize) {
+        self.states[state.0 as usize].reset_slot(slot);
+    }
+
+    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
+        self.scratch.reserve(&self.mode, &plan);
+        self.plans.push(PlanMemory::new(plan, &mut self.arena));
+        self.last_run = None;
+        Ok(PlanId(self.plans.len() as u32 - 1))
+    }
+
+    fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
+        let memory = &mut self.plans[plan.0 as usize];
+        let state = &mut self.states[state.0 as usize];
+        step.validate(&memory.plan, memory.vocab(&self.weights), state.slots, &state.pages)?;
+        memory.n_rows = step.n_rows();
+        memory.n_logits = step.logit_rows().len();
+        self.last_run = Some(plan);
+        let (plan, acts) = memory.split(&mut self.arena);
+        let cx = Cx { mode: &self.mode, weights: &self.weights, step, acts };
+        for op in &plan.ops {
+            execute(op, &cx, &mut self.scratch, state);
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
+        assert_eq!(self.last_run, Some(plan), "only the last run's rows can be committed");
+        let (plan, acts) = self.plans[plan.0 as usize].split(&mut self.arena);
+        commit(plan, &acts, step, paths, &mut self.states[state.0 as usize]);
+    }
+
+    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
+        assert_eq!(self.last_run, Some(plan), "only the last run's buffers can be read");
+        self.plans[plan.0 as usize].read_choices(&self.arena, choice)
+    }
+
+    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
+        assert_eq!(self.last_run, Some(plan), "only the last run's buffers can be read");
+        self.plans[plan.0 as usize].read(&self.arena, act)
+    }
+}

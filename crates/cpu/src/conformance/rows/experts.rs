@@ -1,0 +1,153 @@
+//! Routing and the chosen experts' layers.
+
+use overdraft_formats::DType;
+use overdraft_plan::{ExpertAdd, ExpertGlu, Glu, Op, Route, RouteRule};
+
+use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Input, Kind};
+
+const RULES: [RouteRule; 3] = [RouteRule::SoftmaxRenormalised, RouteRule::Softmax, RouteRule::TopThenSoftmax];
+
+pub(super) fn routes() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for rule in RULES {
+        for (n_experts, k) in [(4, 1), (8, 2), (32, 4), (128, 8), (4, 4)] {
+            cases.push(route(rule, n_experts, k, Ties::Few));
+        }
+        cases.push(route(rule, 16, 4, Ties::Many));
+    }
+    cases
+}
+
+pub(super) fn glus() -> Vec<Case> {
+    shapes().into_iter().map(glu).collect()
+}
+
+pub(super) fn adds() -> Vec<Case> {
+    shapes().into_iter().map(add).collect()
+}
+
+#[rustfmt::skip]
+fn shapes() -> [Shape; 9] {
+    let plain = Shape {
+        dtype: DType::F32, fused: false, bias: false, parts: 1, glu: Glu::Swish, n_in: 64, width: 40, favourite: false,
+    };
+    [
+        plain,
+        Shape { dtype: DType::BF16, fused: true, ..plain },
+        Shape { dtype: DType::F16, parts: EXPERTS, ..plain },
+        Shape { dtype: DType::Q8_0, fused: true, width: 64, ..plain },
+        Shape { dtype: DType::Q4_K, n_in: 256, width: 256, parts: EXPERTS, ..plain },
+        Shape { dtype: DType::Q6_K, n_in: 512, width: 256, favourite: true, ..plain },
+        Shape { dtype: DType::MXFP4, bias: true, width: 96, glu: CLAMPED, ..plain },
+        Shape { dtype: DType::F32, bias: true, fused: true, glu: CLAMPED, favourite: true, ..plain },
+        Shape { dtype: DType::MXFP4, bias: true, parts: EXPERTS, width: 64, glu: CLAMPED, favourite: true, ..plain },
+    ]
+}
+
+const CLAMPED: Glu = Glu::Clamped { alpha: 1.702, limit: 7.0 };
+const EXPERTS: usize = 8;
+const K: usize = 3;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Ties {
+    Few,
+    Many,
+}
+
+/// Logits of every token. Token 0 ties all experts; with many ties all tokens have few distinct logits.
+fn logits(b: &mut CaseBuilder, n_experts: usize, ties: Ties) -> Input {
+    let mut values = b.random.gaussians(Case::N_TOKENS as usize * n_experts, 2.0);
+    values[..n_experts].fill(0.0);
+    if ties == Ties::Many {
+        values.iter_mut().for_each(|v| *v = v.round().clamp(-1.0, 1.0));
+    }
+    b.input_of(&values, n_experts)
+}
+
+fn route(rule: RouteRule, n_experts: usize, k: usize, ties: Ties) -> Case {
+    let many = if ties == Ties::Many { ", many ties" } else { "" };
+    let name = format!("{rule:?}, {k} of {n_experts}{many}");
+    let mut b = CaseBuilder::new(Kind::Route, Arithmetic::Elementwise, name);
+    let logits = logits(&mut b, n_experts, ties);
+    b.build_choosing(move |r| {
+        let logits = logits.record(r);
+        let choice = r.choice(k);
+        r.push(Op::Route(Route { logits, rule, n_experts, choice }));
+        choice
+    })
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    dtype: DType,
+    /// Gate and up in one stack.
+    fused: bool,
+    bias: bool,
+    /// Pieces the stacks lie in.
+    parts: usize,
+    glu: Glu,
+    n_in: usize,
+    width: usize,
+    /// Every row chooses expert 5, so that it has all rows of a step and others have few or none.
+    favourite: bool,
+}
+
+impl Shape {
+    fn builder(&self, kind: Kind, arithmetic: Arithmetic) -> (CaseBuilder, Input) {
+        let mut b = CaseBuilder::new(kind, arithmetic, format!("{self:?}"));
+        let mut values = b.random.gaussians(Case::N_TOKENS as usize * EXPERTS, 2.0);
+        if self.favourite {
+            values.iter_mut().skip(5).step_by(EXPERTS).for_each(|v| *v = 9.0);
+        }
+        let logits = b.input_of(&values, EXPERTS);
+        (b, logits)
+    }
+}
+
+fn glu(shape: Shape) -> Case {
+    let (mut b, logits) = shape.builder(Kind::ExpertGlu, Arithmetic::Gated(shape.dtype));
+    let Shape { dtype, fused, bias, parts, glu, n_in, width, .. } = shape;
+    let x = b.input(n_in, 3.0);
+    let (stride, up_row) = if fused { (2 * width, width) } else { (width, 0) };
+    let gate = b.stack(dtype, EXPERTS * stride, n_in, parts);
+    let up = if fused { gate } else { b.stack(dtype, EXPERTS * stride, n_in, parts) };
+    let gate_bias = bias.then(|| b.bias(EXPERTS * width));
+    let up_bias = bias.then(|| b.bias(EXPERTS * width));
+    b.build(move |r| {
+        let (logits, x) = (logits.record(r), x.record(r));
+        let choice = r.choice(K);
+        r.push(Op::Route(Route { logits, rule: RouteRule::Softmax, n_experts: EXPERTS, choice }));
+        let out = r.act(K * width);
+        r.push(Op::ExpertGlu(ExpertGlu {
+            x,
+            choice,
+            gate,
+            up,
+            up_row,
+            stride,
+            gate_bias,
+            up_bias,
+            glu,
+            width,
+            out,
+        }));
+        vec![out]
+    })
+}
+
+fn add(shape: Shape) -> Case {
+    let (mut b, logits) = shape.builder(Kind::ExpertAdd, Arithmetic::Weights(shape.dtype));
+    let Shape { dtype, bias, parts, width, .. } = shape;
+    let hidden = 45;
+    let (h, stream) = (b.input(K * width, 1.0), b.input(hidden, 1.0));
+    let down = b.stack(dtype, EXPERTS * hidden, width, parts);
+    let bias = bias.then(|| b.bias(EXPERTS * hidden));
+    b.build(move |r| {
+        let (logits, h, stream) = (logits.record(r), h.record(r), stream.record(r));
+        let choice = r.choice(K);
+        r.push(Op::Route(Route { logits, rule: RouteRule::TopThenSoftmax, n_experts: EXPERTS, choice }));
+        let parts = r.act(K * hidden);
+        r.push(Op::ExpertAdd(ExpertAdd { h, choice, down, bias, parts, stream }));
+        vec![stream]
+    })
+}

@@ -1,0 +1,158 @@
+//! The ops, one idea a file: the definition, and the fast path where it differs.
+
+mod attention;
+mod attention_prepare;
+pub(crate) mod commit;
+mod experts;
+mod linear;
+mod recurrent;
+mod recurrent_prepare;
+mod row_ops;
+pub(crate) mod thread_buffer;
+mod top_tokens;
+
+use overdraft_plan::{Op, Plan, Step, Weights};
+
+use crate::linear::{Isa, QuantRows};
+use crate::memory::{Acts, LayerMemory, StateMemory};
+use crate::pool::Pool;
+
+/// Which arithmetic and how many hands.
+pub(crate) enum Mode {
+    /// The definitions, one after another: weights dequantised, activations in `f32`, sums in `f64`.
+    Definition,
+    Fast {
+        pool: Pool,
+        isa: Isa,
+    },
+}
+
+/// What an op works with.
+pub(crate) struct Cx<'a> {
+    pub(crate) mode: &'a Mode,
+    pub(crate) weights: &'a Weights,
+    pub(crate) step: &'a Step,
+    pub(crate) acts: Acts<'a>,
+}
+
+/// Buffers that ops fill and forget, kept so that no step allocates.
+pub(crate) struct OpScratch {
+    /// Int8 activations of the linear op at work.
+    pub(crate) quant: QuantRows,
+    pub(crate) grouping: experts::Grouping,
+    /// Elements `quant` has room for.
+    room: usize,
+}
+
+impl Default for OpScratch {
+    fn default() -> Self {
+        Self { quant: QuantRows::with_capacity(0, 0), grouping: experts::Grouping::default(), room: 0 }
+    }
+}
+
+impl OpScratch {
+    /// Makes room for the widest ops of a plan, here and on the threads that will run them.
+    pub(crate) fn reserve(&mut self, mode: &Mode, plan: &Plan) {
+        thread_buffer::reserve(mode, plan.ops.iter().map(|op| buffer_len(plan, op)).max().unwrap_or(0));
+        let n_experts = plan.ops.iter().map(|op| if let Op::Route(r) = op { r.n_experts } else { 0 });
+        let n_experts = n_experts.max().unwrap_or(0);
+        let rows = |n: usize| n.next_multiple_of(16);
+        let width = |a: &overdraft_plan::Act| plan.act(*a).width;
+        let needed = plan.ops.iter().map(|op| match op {
+            Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. } => {
+                rows(plan.bucket) * width(x)
+            }
+            Op::ExpertGlu(e) => {
+                let pairs = plan.bucket * plan.choices[e.choice.0 as usize].width;
+                self.grouping.reserve(pairs, n_experts, width(&e.x));
+                rows(pairs) * width(&e.x)
+            }
+            Op::ExpertAdd(e) => {
+                let k = plan.choices[e.choice.0 as usize].width;
+                self.grouping.reserve(plan.bucket * k, n_experts, width(&e.h) / k);
+                rows(plan.bucket * k) * (width(&e.h) / k)
+            }
+            _ => 0,
+        });
+        let needed = needed.max().unwrap_or(0);
+        if needed > self.room {
+            self.quant = QuantRows::with_capacity(16, needed.div_ceil(16).next_multiple_of(32));
+            self.room = needed;
+        }
+    }
+}
+
+/// Floats of the thread buffer that a task of the op asks for; recurrent layers make room when they are allocated.
+fn buffer_len(plan: &Plan, op: &Op) -> usize {
+    match op {
+        Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => linear::buffer_len(plan.bucket),
+        Op::ExpertGlu(_) | Op::ExpertAdd(_) => experts::buffer_len(plan.bucket),
+        Op::Attention(a) => attention::buffer_len(a.head_dim),
+        _ => 0,
+    }
+}
+
+impl Cx<'_> {
+    /// For functions of single numbers, which are the same to the bit on all.
+    pub(crate) fn isa(&self) -> Isa {
+        match self.mode {
+            Mode::Definition => Isa::SCALAR,
+            Mode::Fast { isa, .. } => *isa,
+        }
+    }
+
+    /// Runs `task(0..n)`, on the pool where there is one.
+    pub(crate) fn each(&self, n: usize, task: impl Fn(usize) + Sync) {
+        run(self.mode, n, task);
+    }
+}
+
+pub(crate) fn run(mode: &Mode, n: usize, task: impl Fn(usize) + Sync) {
+    match mode {
+        Mode::Fast { pool, .. } if n > 1 => pool.run(n, &task),
+        _ => (0..n).for_each(task),
+    }
+}
+
+pub(crate) fn execute(op: &Op, cx: &Cx<'_>, scratch: &mut OpScratch, state: &mut StateMemory) {
+    match op {
+        Op::Embed { table, out } => row_ops::embed(cx, *table, *out),
+        Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
+        Op::Select { x, out } => row_ops::select(cx, *x, *out),
+        Op::Angles { inv_freq, magnitude, out } => row_ops::angles(cx, *inv_freq, *magnitude, *out),
+        Op::GatedNorm { x, gate, norm, head_dim, out } => {
+            row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
+        }
+        Op::Linear { x, outs } => linear::linear(cx, &mut scratch.quant, *x, outs),
+        Op::LinearAdd { x, weight, bias, gate, stream } => {
+            linear::linear_add(cx, &mut scratch.quant, *x, *weight, *bias, *gate, *stream)
+        }
+        Op::LinearGlu { x, gate, up, glu, out } => {
+            linear::linear_glu(cx, &mut scratch.quant, *x, *gate, *up, *glu, *out)
+        }
+        Op::AttentionPrepare(op) => attention_prepare::run(cx, op, attention_layer(state, op.layer)),
+        Op::Attention(op) => attention::run(cx, op, attention_layer(state, op.layer)),
+        Op::RecurrentPrepare(op) => recurrent_prepare::run(cx, op, recurrent_layer(state, op.layer)),
+        Op::Recurrent(op) => recurrent::run(cx, op, recurrent_layer(state, op.layer)),
+        Op::Route(op) => experts::route(cx, op),
+        Op::ExpertGlu(op) => experts::glu(cx, scratch, op),
+        Op::ExpertAdd(op) => experts::add(cx, scratch, op),
+        Op::LoadTaps { out } => row_ops::load_taps(cx, state, *out),
+        Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
+        Op::TopTokens { logits, choice } => top_tokens::run(cx, *logits, *choice),
+    }
+}
+
+fn attention_layer(state: &mut StateMemory, layer: usize) -> &mut crate::memory::AttentionMemory {
+    match &mut state.layers[layer] {
+        LayerMemory::Attention(a) => a,
+        LayerMemory::Recurrent(_) => unreachable!("plan and state were made from one layer list"),
+    }
+}
+
+fn recurrent_layer(state: &mut StateMemory, layer: usize) -> &mut crate::memory::RecurrentMemory {
+    match &mut state.layers[layer] {
+        LayerMemory::Recurrent(r) => r,
+        LayerMemory::Attention(_) => unreachable!("plan and state were made from one layer list"),
+    }
+}
