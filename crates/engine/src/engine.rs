@@ -1,0 +1,381 @@
+//! Admission, and the step that moves every admitted sequence on.
+
+use std::sync::Arc;
+
+use overdraft_formats::tokenizer::Tokenizer;
+use overdraft_models::{Decoder, Draft, Hyper};
+use overdraft_plan::{Backend, KvType, PAGE, StateId, StateSpec, Step, bucket_for};
+
+use crate::error::{EngineError, Result};
+use crate::ledger::{Ledger, human};
+use crate::pages::PagePool;
+use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
+use crate::request::{Finish, Request, SeqId};
+use crate::round::Round;
+use crate::sampling::{History, Sampler};
+use crate::sequence::Sequence;
+use crate::spec::accept::Verdict;
+use crate::spec::budget::{Beside, Forecast};
+use crate::spec::cost::{CostModel, Padding};
+use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::ngram::NGramIndex;
+use crate::spec::policy::{Mode, Policy};
+use crate::spec::tree::TokenTree;
+use crate::stats::Stats;
+use crate::stop::TextStream;
+
+/// Positions past a sequence's end that a round may touch: the nodes of a tree, or the block of a draft.
+const SLACK: usize = 64;
+
+/// Sizes fixed for an engine's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Positions a sequence may have.
+    pub context: usize,
+    /// Sequences alive at once.
+    pub max_seqs: usize,
+    pub kv: KvType,
+    /// Rows of a step at most; a prompt is read in chunks of it.
+    pub step_rows: usize,
+    /// Bytes that may be used, weights included; `None` is not checked.
+    pub memory: Option<usize>,
+    /// Whether rounds draft.
+    pub draft_mode: Mode,
+    /// Drafted nodes of a round: with chain or tree exactly so many, with auto at most; `None` is for it to choose.
+    pub budget: Option<usize>,
+    /// Also look for what follows in the text itself.
+    pub lookup: bool,
+    /// Events carry a fingerprint of their logits: how tests and `check` see that no bit differs.
+    pub fingerprints: bool,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            context: 4096,
+            max_seqs: 1,
+            kv: KvType::F16,
+            step_rows: 512,
+            memory: None,
+            draft_mode: Mode::Off,
+            budget: None,
+            lookup: false,
+            fingerprints: false,
+        }
+    }
+}
+
+/// How a token came to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nothing was drafted for its place.
+    Plain,
+    /// Drafted, and what the target chose.
+    Accepted,
+    /// Chosen by the target where the draft had guessed otherwise.
+    Corrected,
+}
+
+/// What a step brought for one sequence; a round brings several.
+#[derive(Clone, Debug)]
+pub struct Event {
+    pub seq: SeqId,
+    pub token: u32,
+    pub origin: Origin,
+    /// Of the bits of the logits it was drawn from, where the engine was asked for it.
+    pub fingerprint: Option<u64>,
+    /// Text that is now certain; whole characters, and nothing of a stop string.
+    pub text: String,
+    pub finish: Option<(Finish, Stats)>,
+}
+
+pub struct Engine {
+    pub(crate) decoder: Decoder,
+    pub(crate) draft: Option<Draft>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) backend: Box<dyn Backend>,
+    pub(crate) state: StateId,
+    pub(crate) config: EngineConfig,
+    ledger: Ledger,
+    pub(crate) plans: Plans,
+    pub(crate) pools: Vec<PagePool>,
+    free_slots: Vec<u32>,
+    pub(crate) seqs: Vec<Sequence>,
+    /// One for each of `seqs`.
+    pub(crate) rounds: Vec<Round>,
+    next_id: u64,
+    pub(crate) step: Step,
+    pub(crate) sampler: Sampler,
+    pub(crate) logits: Vec<f32>,
+    /// Accepted rows of each sequence of the step.
+    pub(crate) paths: Vec<Vec<u32>>,
+    pub(crate) cost: CostModel,
+    pub(crate) beside: Beside,
+    /// How the last sequence to end had come to draft: the next one starts from there.
+    policy: Policy,
+}
+
+impl Engine {
+    /// Plans all memory, refuses what does not fit with the context that would, and only then allocates.
+    pub fn new(
+        decoder: Decoder,
+        draft: Option<Draft>,
+        tokenizer: Arc<Tokenizer>,
+        mut backend: Box<dyn Backend>,
+        config: EngineConfig,
+    ) -> Result<Self> {
+        check_config(&config)?;
+        let spec = plan_state(&decoder.hyper, draft.as_ref(), &config);
+        let ledger = plan_memory(&decoder, draft.as_ref(), &spec, &config);
+        if let Some(limit) = config.memory
+            && ledger.total() > limit
+        {
+            return Err(EngineError::Memory(does_not_fit(&decoder, draft.as_ref(), &config, &ledger, limit)));
+        }
+        let padding = if backend.computes_whole_buckets() { Padding::Bucket } else { Padding::None };
+        let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
+        backend.load(decoder.weights.clone())?;
+        let state = backend.allocate(&spec)?;
+        let pools = spec.classes.iter().zip(&spec.pages).map(|(r, n)| PagePool::new(*r, *n)).collect();
+        Ok(Self {
+            decoder,
+            draft,
+            tokenizer,
+            backend,
+            state,
+            config,
+            ledger,
+            plans: Plans::default(),
+            pools,
+            free_slots: (0..config.max_seqs as u32).rev().collect(),
+            seqs: Vec::new(),
+            rounds: Vec::new(),
+            next_id: 0,
+            step: Step::default(),
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            paths: Vec::new(),
+            cost: CostModel::new(padding),
+            beside: Beside::default(),
+            policy,
+        })
+    }
+
+    /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
+    /// not even one page does.
+    pub fn context_that_fits(
+        decoder: &Decoder,
+        draft: Option<&Draft>,
+        config: &EngineConfig,
+        limit: usize,
+    ) -> Option<usize> {
+        let fits = |context: usize| {
+            let config = EngineConfig { context, ..*config };
+            plan_memory(decoder, draft, &plan_state(&decoder.hyper, draft, &config), &config).total() <= limit
+        };
+        if fits(config.context) {
+            return Some(config.context);
+        }
+        // By halving: memory grows with the context in steps of pages.
+        let (mut good, mut bad) = (0, config.context / PAGE + 1);
+        while bad - good > 1 {
+            let pages = (good + bad) / 2;
+            if fits(pages * PAGE) { good = pages } else { bad = pages }
+        }
+        (good > 0).then_some(good * PAGE)
+    }
+
+    pub fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// Seconds of a step of one row, plain decoding's, as far as learned.
+    pub fn plain_seconds(&self) -> Option<f64> {
+        self.cost.step_seconds(1)
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    pub fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+
+    /// Admits a request, reserving what its whole life can need, or says why not. Nothing is half done.
+    pub fn admit(&mut self, request: Request) -> Result<SeqId> {
+        let ends = || NGramIndex::new(request.stop_ids.clone());
+        let drafter = match (self.draft.is_some(), self.config.lookup) {
+            _ if self.config.draft_mode == Mode::Off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
+            (true, false) => Box::new(BlockDraft::new()),
+            (true, true) => Box::new(BlockDraft::merged(ends())),
+            (false, true) => Box::new(BlockDraft::ngram(ends())),
+            (false, false) => Box::new(NoDraft),
+        };
+        self.admit_with(request, drafter)
+    }
+
+    /// [`Self::admit`] with a drafter of the caller's.
+    pub fn admit_with(&mut self, request: Request, mut drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
+        let vocab = self.decoder.hyper.vocab;
+        let n = request.prompt.len();
+        if n == 0 {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if n >= self.config.context {
+            let trained = self.decoder.hyper.context;
+            return Err(EngineError::PromptTooLong { prompt: n, context: self.config.context, trained });
+        }
+        if let Some(token) = request.prompt.iter().find(|t| **t as usize >= vocab) {
+            return Err(EngineError::Token { token: *token, vocab });
+        }
+        if request.max_tokens == 0 {
+            let allowed = "must be at least 1";
+            return Err(EngineError::Parameter { name: "max_tokens", value: "0".into(), allowed });
+        }
+        request.sampling.check(vocab)?;
+        let Some(slot) = self.free_slots.pop() else {
+            return Err(EngineError::NoSlot { slots: self.config.max_seqs });
+        };
+        let limit = self.config.context.min(n.saturating_add(request.max_tokens));
+        let needed: Vec<usize> =
+            self.pools.iter().map(|pool| pool.needed_for(limit + SLACK, self.config.step_rows)).collect();
+        for (pool, n) in self.pools.iter().zip(&needed) {
+            if pool.unreserved() < *n {
+                self.free_slots.push(slot);
+                return Err(EngineError::NoPages { needed: *n, free: pool.unreserved() });
+            }
+        }
+        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n)).collect();
+        self.backend.reset_slot(self.state, slot as usize);
+        let mut history = History::default();
+        for token in &request.prompt {
+            history.prompt(*token);
+            drafter.committed(*token);
+        }
+        let id = SeqId(self.next_id);
+        self.next_id += 1;
+        self.rounds.push(Round {
+            drafter,
+            policy: self.policy.successor(),
+            decision: None,
+            forecast: Forecast::default(),
+            tree: TokenTree::new(vocab as u32),
+            verdict: Verdict::default(),
+            injected: 0,
+        });
+        self.seqs.push(Sequence {
+            id,
+            slot,
+            tokens: request.prompt.clone(),
+            committed: 0,
+            stored_grid: 0,
+            tables,
+            history,
+            text: TextStream::new(&request.stop_strings, true),
+            stats: Stats { prompt_tokens: n, ..Default::default() },
+            limit,
+            request,
+        });
+        Ok(id)
+    }
+
+    /// Ends a sequence before its time; its memory is free at once.
+    pub fn cancel(&mut self, id: SeqId) -> Option<Stats> {
+        let index = self.seqs.iter().position(|s| s.id == id)?;
+        Some(self.remove(index))
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.seqs.is_empty()
+    }
+
+    /// Prompt tokens read so far, of how many.
+    pub fn prompt_progress(&self, id: SeqId) -> Option<(usize, usize)> {
+        let seq = self.seqs.iter().find(|s| s.id == id)?;
+        Some((seq.committed.min(seq.request.prompt.len()), seq.request.prompt.len()))
+    }
+
+    fn remove(&mut self, index: usize) -> Stats {
+        let seq = self.seqs.remove(index);
+        self.policy = self.rounds.remove(index).policy.successor();
+        self.free_slots.push(seq.slot);
+        for (pool, table) in self.pools.iter_mut().zip(seq.tables) {
+            pool.release(table);
+        }
+        seq.stats
+    }
+}
+
+fn check_config(config: &EngineConfig) -> Result<()> {
+    let rules = [
+        ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
+        ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
+        ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
+    ];
+    for (name, value, range, allowed) in rules {
+        if !range.contains(&value) {
+            return Err(EngineError::Parameter { name, value: value.to_string(), allowed });
+        }
+    }
+    Ok(())
+}
+
+/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots.
+pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> StateSpec {
+    let mut spec = hyper.state_spec(config.kv);
+    if let Some(draft) = draft {
+        draft.extend_state(&mut spec, hyper.hidden);
+    }
+    spec.slots = config.max_seqs;
+    spec.pages = spec
+        .classes
+        .iter()
+        .map(|r| config.max_seqs * PagePool::needed(*r, config.context + SLACK, config.step_rows))
+        .collect();
+    spec
+}
+
+fn plan_memory(decoder: &Decoder, draft: Option<&Draft>, spec: &StateSpec, config: &EngineConfig) -> Ledger {
+    let mut ledger = Ledger::default();
+    let (s, rows) = spec.slot_bytes();
+    ledger.add("weights", decoder.weights.n_bytes().0);
+    let pages = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
+    ledger.add("context pages", pages);
+    ledger.add("recurrent state", spec.slots * s);
+    ledger.add("recurrent window", spec.slots * rows);
+    let largest = bucket_for(config.step_rows).unwrap_or(512);
+    if spec.tap_width > 0 {
+        ledger.add("waiting taps", spec.slots * spec.tap_bytes());
+    }
+    let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
+    // Plans take turns with one set of buffers; a quarter more for int8 activations.
+    let most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
+    ledger.add("plan scratch", most + most / 4);
+    ledger
+}
+
+fn does_not_fit(
+    decoder: &Decoder,
+    draft: Option<&Draft>,
+    config: &EngineConfig,
+    ledger: &Ledger,
+    limit: usize,
+) -> String {
+    let lines: Vec<String> = ledger.lines.iter().map(|(what, n)| format!("{what} {}", human(*n))).collect();
+    let (needed, limit_text) = (human(ledger.total()), human(limit));
+    let text = format!("{needed} of memory are needed ({}) and {limit_text} are available", lines.join(", "));
+    let remedy = match Engine::context_that_fits(decoder, draft, config, limit) {
+        Some(fits) => format!("--ctx {fits} would fit"),
+        None => "no context would fit; use a smaller or more strongly quantised model".into(),
+    };
+    format!("{text}; {remedy}")
+}

@@ -1,0 +1,33 @@
+//! What the engine refuses or fails at. Messages say what would have worked.
+
+use overdraft_plan::BackendError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error("the prompt is empty; give at least one token of text")]
+    EmptyPrompt,
+    #[error(
+        "the prompt has {prompt} tokens and the context holds {context}; shorten the prompt or raise --ctx (this model was trained for {trained})"
+    )]
+    PromptTooLong { prompt: usize, context: usize, trained: usize },
+    #[error("token id {token} is outside the vocabulary of {vocab}")]
+    Token { token: u32, vocab: usize },
+    #[error("{name} = {value}: {allowed}")]
+    Parameter { name: &'static str, value: String, allowed: &'static str },
+    #[error("all {slots} sequences are taken; wait for one to finish")]
+    NoSlot { slots: usize },
+    #[error(
+        "this request may need {needed} pages of context and {free} are free; lower its length or wait for another to finish"
+    )]
+    NoPages { needed: usize, free: usize },
+    #[error("{0}")]
+    Memory(String),
+    #[error(
+        "the model gave no usable logits at position {position} (all are NaN or infinite); the file may be damaged"
+    )]
+    Logits { position: u32 },
+}
+
+pub type Result<T, E = EngineError> = std::result::Result<T, E>;

@@ -1,0 +1,24 @@
+//! Sequences, pages, memory, sampling and the step that moves them on. Knows no HTTP and no kernel.
+
+mod engine;
+mod error;
+mod ledger;
+pub mod noise;
+mod pages;
+mod plans;
+mod propose;
+mod request;
+mod round;
+pub mod sampling;
+mod sequence;
+pub mod spec;
+mod stats;
+mod stop;
+
+pub use engine::{Engine, EngineConfig, Event, Origin, plan_state};
+pub use error::{EngineError, Result};
+pub use ledger::{Ledger, available_memory, human};
+pub use request::{Finish, Request, SeqId};
+pub use sampling::Sampling;
+pub use stats::Stats;
+pub use stop::TextStream;

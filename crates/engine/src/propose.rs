@@ -1,0 +1,169 @@
+//! The proposing half of a round: waiting taps enter the draft's context, the draft looks at a block of masks, and
+//! drafters make trees of what it found.
+
+use std::time::Instant;
+
+use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::plans::{CANDIDATES, MAX_LOGIT_ROWS, Ready, Use};
+use crate::round::Round;
+use crate::sequence::Sequence;
+use crate::spec::budget::{Beside, Forecast};
+use crate::spec::ddtree::Ranked;
+use crate::spec::drafter::{Candidates, Proposal, ProposeInput};
+
+/// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
+/// together, which costs it next to nothing.
+const MAX_WAITING: usize = 16;
+/// Rows of one injection at most: those of 16 sequences that all wait with a full ring.
+const INJECT_ROWS: usize = 512;
+
+impl Engine {
+    /// Fills the tree of every sequence that writes. While a prompt is `reading`, trees stay roots: keeping a tree's
+    /// rows for a commit in every layer of a large plan would take gigabytes.
+    pub(crate) fn propose(&mut self, reading: bool) -> Result<()> {
+        let started = Instant::now();
+        self.beside = beside(&self.seqs);
+        for (seq, round) in self.seqs.iter().zip(&mut self.rounds) {
+            round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
+            round.decision =
+                (!reading && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, self.beside));
+            round.forecast = Default::default();
+        }
+        let drafting: Vec<usize> =
+            (0..self.seqs.len()).filter(|i| self.rounds[*i].decision.is_some_and(|d| d.forward)).collect();
+        self.inject(&drafting)?;
+        let per_pass = self.draft.as_ref().map_or(1, |d| (MAX_LOGIT_ROWS / d.settings.n_drafts()).max(1));
+        for batch in drafting.chunks(per_pass) {
+            let (plan, rows) = self.draft_blocks(batch)?;
+            let k = CANDIDATES.min(self.decoder.hyper.vocab);
+            let candidates = plan.candidates.expect("a block plan has candidates");
+            let all = self.backend.read_choices(plan.id, candidates);
+            for (index, mine) in batch.iter().zip(all.chunks(rows * k)) {
+                let seq = &self.seqs[*index];
+                let depths: Vec<Ranked<'_>> = mine.chunks(k).take(drafts_left(seq)).collect();
+                grow(&mut self.rounds[*index], Candidates::Depths(&depths), &self.cost, self.beside);
+            }
+        }
+        if !drafting.is_empty() {
+            self.cost.learn_draft(started.elapsed().as_secs_f64());
+        }
+        for round in
+            self.rounds.iter_mut().filter(|r| r.decision.is_some_and(|d| !d.forward && !d.is_plain()))
+        {
+            grow(round, Candidates::None, &self.cost, self.beside);
+        }
+        let writers = self.seqs.iter().filter(|s| !s.in_prompt()).count();
+        share_rows(&mut self.rounds, MAX_LOGIT_ROWS.saturating_sub(writers));
+        Ok(())
+    }
+
+    /// Waiting taps of the sequences that draft, and of those that have waited long, enter the draft's context.
+    fn inject(&mut self, drafting: &[usize]) -> Result<()> {
+        if self.draft.is_none() {
+            return Ok(());
+        }
+        self.step.clear();
+        let mut injecting = Vec::new();
+        for (index, seq) in self.seqs.iter().enumerate() {
+            let round = &self.rounds[index];
+            let waiting = seq.committed - round.injected;
+            let due = waiting >= MAX_WAITING || drafting.contains(&index);
+            if waiting == 0 || !due || self.step.n_rows() + waiting > INJECT_ROWS {
+                continue;
+            }
+            let tables = seq.tables.iter().map(|t| t.pages.as_slice());
+            let s = self.step.add_seq(seq.slot, round.injected as u32, waiting as u32, 0, tables);
+            let mut parent = NO_PARENT;
+            for token in &seq.tokens[round.injected..seq.committed] {
+                parent = self.step.push(s, *token, parent);
+            }
+            injecting.push(index);
+        }
+        if injecting.is_empty() {
+            return Ok(());
+        }
+        let rows = self.step.n_rows();
+        let plan =
+            self.plans.get(Use::Inject, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        self.backend.run(plan.id, self.state, &self.step)?;
+        for index in injecting {
+            self.rounds[index].injected = self.seqs[index].committed;
+        }
+        Ok(())
+    }
+
+    /// One pass of the draft over a block for each sequence; returns its plan and how many rows of candidates each
+    /// sequence has.
+    fn draft_blocks(&mut self, batch: &[usize]) -> Result<(Ready, usize)> {
+        let settings = &self.draft.as_ref().expect("only a draft is asked for a pass").settings;
+        let (block, depths, mask) = (settings.block_size, settings.n_drafts(), settings.mask_token);
+        self.step.clear();
+        for index in batch {
+            let seq = &mut self.seqs[*index];
+            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
+                pool.extend(table, seq.committed + block);
+            }
+            let tables = seq.tables.iter().map(|t| t.pages.as_slice());
+            let s = self.step.add_seq(seq.slot, seq.committed as u32, block as u32, 0, tables);
+            let mut parent = self.step.push(s, seq.tokens[seq.committed], NO_PARENT);
+            for j in 1..block {
+                parent = self.step.push(s, mask, parent);
+                if j <= depths {
+                    self.step.want_logits(parent);
+                }
+            }
+        }
+        let rows = self.step.n_rows();
+        let plan =
+            self.plans.get(Use::Block, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        self.backend.run(plan.id, self.state, &self.step)?;
+        Ok((plan, depths))
+    }
+}
+
+/// Cuts trees that together have more than `room` drafted nodes, the least likely first. A cut leaves a tree a tree:
+/// parents stand before their children.
+fn share_rows(rounds: &mut [Round], room: usize) {
+    if rounds.iter().map(|r| r.tree.n_drafts()).sum::<usize>() <= room {
+        return;
+    }
+    let mut kept = vec![1; rounds.len()];
+    for _ in 0..room {
+        let next = |i: &usize| rounds[*i].tree.nodes().get(kept[*i]).map(|n| n.log_weight);
+        let best = (0..rounds.len())
+            .filter_map(|i| next(&i).map(|w| (i, w)))
+            .reduce(|best, c| if c.1 > best.1 { c } else { best });
+        let Some((i, _)) = best else { break };
+        kept[i] += 1;
+    }
+    for (round, kept) in rounds.iter_mut().zip(kept) {
+        round.tree.truncate(kept);
+        let weights = round.tree.nodes()[1..].iter().map(|n| (n.log_weight as f64).exp());
+        round.forecast = Forecast { drafts: kept - 1, tokens: 1.0 + weights.sum::<f64>() };
+    }
+}
+
+/// How deep a draft is still of use: the target's own token always comes on top, and nothing is written past the end.
+fn drafts_left(seq: &Sequence) -> usize {
+    if seq.in_prompt() { 0 } else { (seq.limit - seq.tokens.len()).saturating_sub(1).min(MAX_DRAFT_DEPTH) }
+}
+
+/// What a sequence finds beside itself in the step: at least a row of each other one that writes.
+fn beside(seqs: &[Sequence]) -> Beside {
+    let others = seqs.iter().filter(|s| !s.in_prompt()).count().saturating_sub(1);
+    Beside { rows: others, tokens: others as f64 }
+}
+
+fn grow(round: &mut Round, candidates: Candidates<'_>, cost: &crate::spec::cost::CostModel, beside: Beside) {
+    let Some(decision) = round.decision else { return };
+    let input = ProposeInput { candidates, shape: decision.shape };
+    // Drafters that ask for passes over their own tokens are not built yet; what they have by now is what is verified.
+    if let Proposal::Done(forecast) =
+        round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree)
+    {
+        round.forecast = forecast;
+    }
+}

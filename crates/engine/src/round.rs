@@ -1,0 +1,194 @@
+//! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
+//! prompts in between. Plain decoding is the round whose tree is only its root.
+
+use std::time::{Duration, Instant};
+
+use overdraft_plan::{NO_PARENT, grid_of};
+
+use crate::engine::{Engine, Event, Origin};
+use crate::error::{EngineError, Result};
+use crate::plans::{Ready, Use};
+use crate::sequence::Sequence;
+use crate::spec::accept::{Verdict, walk};
+use crate::spec::budget::Forecast;
+use crate::spec::drafter::Drafter;
+use crate::spec::policy::{Policy, Round as Decision};
+use crate::spec::tree::TokenTree;
+
+/// What a sequence drafts and what becomes of it, beside the sequence itself.
+pub(crate) struct Round {
+    pub(crate) drafter: Box<dyn Drafter + Send>,
+    pub(crate) policy: Policy,
+    /// Of this round; `None` while prompts are read or when nothing more could be drafted.
+    pub(crate) decision: Option<Decision>,
+    pub(crate) forecast: Forecast,
+    pub(crate) tree: TokenTree,
+    pub(crate) verdict: Verdict,
+    /// Positions in the draft's context; those up to the committed ones wait as taps.
+    pub(crate) injected: usize,
+}
+
+/// A sequence's part of the step at hand.
+#[derive(Clone, Copy)]
+struct Part {
+    seq: usize,
+    /// Rows that are certain; the last of them is the tree's root.
+    sure: usize,
+    root_row: u32,
+    /// The root's logits; a drafted node's lie as far behind as the node. `None`: its prompt goes on.
+    logits: Option<usize>,
+}
+
+impl Engine {
+    /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
+    /// rows that are left, oldest first.
+    pub fn step(&mut self) -> Result<Vec<Event>> {
+        let started = Instant::now();
+        let reading = self.seqs.iter().any(Sequence::in_prompt);
+        self.propose(reading)?;
+        let parts = self.fill_step();
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let used = if reading { Use::Read } else { Use::Write };
+        let rows = self.step.n_rows();
+        let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        let verifying = Instant::now();
+        self.backend.run(plan.id, self.state, &self.step)?;
+        let mut events = Vec::new();
+        for part in &parts {
+            self.accept(part, &plan, &mut events)?;
+        }
+        self.commit(&parts, &plan);
+        if !reading {
+            self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
+        }
+        let elapsed = started.elapsed();
+        for part in &parts {
+            self.move_on(part, elapsed);
+        }
+        for event in &mut events {
+            if let Some((_, stats)) = &mut event.finish {
+                *stats = self.cancel(event.seq).expect("it was there a moment ago");
+            }
+        }
+        Ok(events)
+    }
+
+    /// Lays the rows of the next step, each writer's drafted nodes behind its root.
+    fn fill_step(&mut self) -> Vec<Part> {
+        self.step.clear();
+        let mut room = self.config.step_rows;
+        let mut order: Vec<usize> = (0..self.seqs.len()).collect();
+        order.sort_by_key(|i| (self.seqs[*i].in_prompt(), *i));
+        let mut parts = Vec::with_capacity(order.len());
+        for index in order {
+            let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
+            let sure = seq.next_rows(room.saturating_sub(tree.n_drafts()));
+            if sure == 0 {
+                continue;
+            }
+            let rows = sure + tree.n_drafts();
+            room -= rows;
+            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
+                pool.extend(table, seq.committed + rows);
+            }
+            let tables = seq.tables.iter().map(|t| t.pages.as_slice());
+            let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
+            let mut root_row = NO_PARENT;
+            for token in &seq.tokens[seq.committed..seq.committed + sure] {
+                root_row = self.step.push(s, *token, root_row);
+            }
+            let logits = self.step.logit_rows().len();
+            let complete = seq.committed + sure == seq.tokens.len();
+            if complete {
+                self.step.want_logits(root_row);
+            }
+            for node in &tree.nodes()[1..] {
+                let row = self.step.push(s, node.token, root_row + node.parent);
+                self.step.want_logits(row);
+            }
+            parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
+        }
+        parts
+    }
+
+    /// Draws the target's tokens down the sequence's tree and gives them out.
+    fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Vec<Event>) -> Result<()> {
+        let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
+        round.verdict.path.clear();
+        let Some(first) = part.logits else { return Ok(()) };
+        let vocab = self.decoder.hyper.vocab;
+        let all = self.backend.read(plan.id, plan.logits);
+        let (tree, buffer) = (&round.tree, &mut self.logits);
+        walk(tree, &mut round.verdict, |node, _| {
+            buffer.clear();
+            buffer.extend_from_slice(&all[(first + node as usize) * vocab..][..vocab]);
+            let fingerprint = self.config.fingerprints.then(|| fingerprint(buffer));
+            let position = seq.tokens.len() as u32;
+            let chosen = self.sampler.choose(buffer, &seq.request.sampling, &seq.history, position);
+            let token = chosen.ok_or(EngineError::Logits { position })?;
+            round.drafter.committed(token);
+            let (text, finish) = seq.accept(token, &self.tokenizer);
+            let origin = match tree.child(node, token) {
+                Some(_) => Origin::Accepted,
+                None if tree.n_children(node) > 0 => Origin::Corrected,
+                None => Origin::Plain,
+            };
+            events.push(Event {
+                seq: seq.id,
+                token,
+                text,
+                origin,
+                fingerprint,
+                finish: finish.map(|f| (f, seq.stats)),
+            });
+            Ok::<_, EngineError>((token, finish.is_some()))
+        })?;
+        if !seq.in_prompt() {
+            seq.stats.count_round(tree, round.verdict.path.len());
+        }
+        if let Some(decision) = &round.decision {
+            round.drafter.learn(tree, &round.verdict);
+            let tokens = round.verdict.n_tokens();
+            round.policy.learn(decision, &round.forecast, tokens, &self.cost, self.beside);
+        }
+        Ok(())
+    }
+
+    /// Accepted rows become permanent; with a draft their taps wait for it.
+    fn commit(&mut self, parts: &[Part], plan: &Ready) {
+        self.paths.resize(parts.len(), Vec::new());
+        let mut any = self.draft.is_some();
+        for (part, path) in parts.iter().zip(&mut self.paths) {
+            path.clear();
+            path.extend(self.rounds[part.seq].verdict.path.iter().map(|node| part.root_row + node));
+            any |= !path.is_empty();
+        }
+        if any {
+            self.backend.commit(plan.id, self.state, &self.step, &self.paths);
+        }
+    }
+
+    fn move_on(&mut self, part: &Part, elapsed: Duration) {
+        let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
+        let was_prompt = seq.in_prompt();
+        let time = if was_prompt { &mut seq.stats.prompt_time } else { &mut seq.stats.generation_time };
+        *time += elapsed;
+        seq.stored_grid = grid_of((seq.committed + part.sure - 1) as u32);
+        seq.committed += part.sure + round.verdict.path.len();
+        if was_prompt {
+            round.injected = seq.committed;
+        }
+        for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
+            pool.trim(table, seq.committed);
+        }
+    }
+}
+
+/// Changes with any bit of any logit.
+fn fingerprint(logits: &[f32]) -> u64 {
+    logits.iter().fold(0xcbf2_9ce4_8422_2325, |h, l| {
+        (h ^ u64::from(l.to_bits())).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5)
+    })
+}

@@ -1,0 +1,76 @@
+//! A request on its way: its tokens, what is committed of them, its pages and its text.
+
+use overdraft_plan::PAGE;
+
+use crate::pages::PageTable;
+use crate::request::{Finish, Request, SeqId};
+use crate::sampling::History;
+use crate::stats::Stats;
+use crate::stop::TextStream;
+
+pub(crate) struct Sequence {
+    pub(crate) id: SeqId,
+    pub(crate) slot: u32,
+    pub(crate) request: Request,
+    /// Prompt and answer. The last one is not committed until the step after it was chosen.
+    pub(crate) tokens: Vec<u32>,
+    /// Tokens whose keys, values and recurrent rows are kept.
+    pub(crate) committed: usize,
+    /// The grid at which the slot's recurrent state stands.
+    pub(crate) stored_grid: u32,
+    pub(crate) tables: Vec<PageTable>,
+    pub(crate) history: History,
+    pub(crate) text: TextStream,
+    pub(crate) stats: Stats,
+    /// Positions it may fill: the context, or less if it asked for less.
+    pub(crate) limit: usize,
+}
+
+impl Sequence {
+    pub(crate) fn in_prompt(&self) -> bool {
+        self.committed < self.request.prompt.len()
+    }
+
+    /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit,
+    /// ending at a multiple of [`PAGE`] positions or at the prompt's end, so that where chunks end never depends on
+    /// what else the step holds.
+    pub(crate) fn next_rows(&self, room: usize) -> usize {
+        if !self.in_prompt() {
+            return room.min(1);
+        }
+        let end = self.request.prompt.len();
+        if end - self.committed <= room {
+            return end - self.committed;
+        }
+        let reach = (self.committed + room) / PAGE * PAGE;
+        reach.saturating_sub(self.committed)
+    }
+
+    /// Takes a chosen token: its text, and whether it ends the sequence.
+    pub(crate) fn accept(
+        &mut self,
+        token: u32,
+        tokenizer: &overdraft_formats::tokenizer::Tokenizer,
+    ) -> (String, Option<Finish>) {
+        self.stats.generated_tokens += 1;
+        self.history.answer(token);
+        self.tokens.push(token);
+        if self.request.stop_ids.contains(&token) {
+            return (self.text.finish(), Some(Finish::EndToken));
+        }
+        let mut text = self.text.push(tokenizer, token);
+        let finish = if self.text.is_stopped() {
+            Some(Finish::StopString)
+        } else if self.stats.generated_tokens >= self.request.max_tokens {
+            Some(Finish::MaxTokens)
+        } else if self.tokens.len() >= self.limit {
+            Some(Finish::Context)
+        } else {
+            None
+        };
+        if finish.is_some() {
+            text.push_str(&self.text.finish());
+        }
+        (text, finish)
+    }
+}

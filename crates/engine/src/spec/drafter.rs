@@ -1,0 +1,365 @@
+//! Anything that proposes: a tree of tokens with log-probabilities, and it learns what was accepted of it.
+//!
+//! A drafter holds no device. One that needs a model pass is handed the pass's most likely tokens; where each pass
+//! needs the tokens of the one before (MTP, EAGLE-3), it says whose children it wants next and is asked again.
+
+use std::ops::Range;
+
+use super::accept::Verdict;
+use super::budget::{Forecast, Growth};
+use super::calibration::Calibration;
+use super::ddtree::{Grower, Ranked};
+use super::ngram::{NGramIndex, force_path};
+use super::tree::{MAX_DRAFTS, Source, TokenTree};
+
+/// What a model pass found, most likely first; log-probabilities are over the whole vocabulary.
+#[derive(Clone, Copy, Debug)]
+pub enum Candidates<'a> {
+    /// No pass ran.
+    None,
+    /// Of a block draft (DFlash): by depth from 1, whatever stands above.
+    Depths(&'a [Ranked<'a>]),
+    /// Of a draft that reads its own tokens (MTP, EAGLE-3, DSpark's heads): by node of the tree.
+    Children(&'a [(u32, Ranked<'a>)]),
+    /// A tree built on the device: (parent, token, log-probability), parents first; the root is 0.
+    Tree(&'a [(u32, u32, f32)]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One child per node.
+    Chain,
+    Tree,
+}
+
+impl Shape {
+    fn max_children(self) -> usize {
+        match self {
+            Shape::Chain => 1,
+            Shape::Tree => usize::MAX,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ProposeInput<'a> {
+    pub candidates: Candidates<'a>,
+    pub shape: Shape,
+}
+
+/// Where a proposal stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Proposal {
+    /// The tree is ready to be verified.
+    Done(Forecast),
+    /// Run a pass over these nodes and propose again with [`Candidates::Children`] of them.
+    Expand(Range<u32>),
+}
+
+/// One per sequence. The round's caller clears the tree to the last token of the text, asks until the proposal is
+/// done, verifies, then reports the verdict and every token that joined the text.
+pub trait Drafter {
+    /// Whether a model pass makes its proposals better.
+    fn wants_forward(&self) -> bool;
+
+    /// Whether it can propose without one.
+    fn proposes_unaided(&self) -> bool;
+
+    /// Fills the tree and cuts it where `growth` says.
+    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal;
+
+    /// The settled tree and what was accepted of it; also after plain rounds.
+    fn learn(&mut self, tree: &TokenTree, verdict: &Verdict);
+
+    /// A token joined the text for good: each of the prompt, then each emitted one, the next root included.
+    fn committed(&mut self, token: u32);
+}
+
+/// Plain decoding.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoDraft;
+
+impl Drafter for NoDraft {
+    fn wants_forward(&self) -> bool {
+        false
+    }
+
+    fn proposes_unaided(&self) -> bool {
+        false
+    }
+
+    fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
+        Proposal::Done(growth.settle(tree))
+    }
+
+    fn learn(&mut self, _: &TokenTree, _: &Verdict) {}
+
+    fn committed(&mut self, _: u32) {}
+}
+
+/// Lookup in the text itself, a block draft, or both in one tree: the looked-up path is forced, best-first growth
+/// over the draft's candidates takes the rest.
+#[derive(Default)]
+pub struct BlockDraft {
+    grower: Grower,
+    has_draft: bool,
+    ngram: Option<NGramIndex>,
+    calibration: Calibration,
+}
+
+impl BlockDraft {
+    /// A block draft alone.
+    pub fn new() -> Self {
+        Self { has_draft: true, ..Self::default() }
+    }
+
+    /// Lookup alone.
+    pub fn ngram(index: NGramIndex) -> Self {
+        Self { ngram: Some(index), ..Self::default() }
+    }
+
+    /// A block draft and lookup.
+    pub fn merged(index: NGramIndex) -> Self {
+        Self { has_draft: true, ngram: Some(index), ..Self::default() }
+    }
+
+    /// Starts from what an earlier sequence learned.
+    pub fn with_calibration(mut self, calibration: Calibration) -> Self {
+        self.calibration = calibration;
+        self
+    }
+
+    pub fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+}
+
+impl Drafter for BlockDraft {
+    fn wants_forward(&self) -> bool {
+        self.has_draft
+    }
+
+    fn proposes_unaided(&self) -> bool {
+        self.ngram.is_some()
+    }
+
+    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
+        let limit = growth.limit();
+        if let Some(index) = &self.ngram {
+            force_path(tree, &self.calibration, index.propose().take(limit));
+        }
+        match input.candidates {
+            Candidates::None => {}
+            Candidates::Depths(depths) => {
+                let max_children = input.shape.max_children();
+                self.grower.grow(depths, &self.calibration, max_children, limit, tree);
+            }
+            Candidates::Children(rows) => {
+                for (parent, best) in rows {
+                    for candidate in *best {
+                        offer(tree, &self.calibration, input.shape, *parent, *candidate);
+                    }
+                }
+            }
+            Candidates::Tree(nodes) => graft(tree, &self.calibration, input.shape, nodes),
+        }
+        Proposal::Done(growth.settle(tree))
+    }
+
+    fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
+        self.calibration.learn(tree, verdict);
+    }
+
+    fn committed(&mut self, token: u32) {
+        if let Some(index) = &mut self.ngram {
+            index.push(token);
+        }
+    }
+}
+
+/// Adds a drafted token at what it is believed to be worth, if its parent may have it.
+pub fn offer(
+    tree: &mut TokenTree,
+    calibration: &Calibration,
+    shape: Shape,
+    parent: u32,
+    (token, logp): (u32, f32),
+) -> Option<u32> {
+    let depth = tree.nodes().get(parent as usize)?.depth + 1;
+    if tree.child(parent, token).is_none() && tree.n_children(parent) >= shape.max_children() {
+        return None;
+    }
+    let believed = calibration.believe(Source::Draft, depth, logp);
+    tree.push_believed(parent, token, logp, believed, Source::Draft)
+}
+
+/// Adds a tree that came from elsewhere. Its indices are its own: nodes that the tree merges or refuses shift them.
+fn graft(tree: &mut TokenTree, calibration: &Calibration, shape: Shape, nodes: &[(u32, u32, f32)]) {
+    const ABSENT: u32 = u32::MAX;
+    let mut place = [ABSENT; MAX_DRAFTS + 1];
+    place[0] = 0;
+    for (i, (parent, token, logp)) in (1..).zip(nodes).take(MAX_DRAFTS) {
+        let parent = place.get(*parent as usize).copied().unwrap_or(ABSENT);
+        place[i] = offer(tree, calibration, shape, parent, (*token, *logp)).unwrap_or(ABSENT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::accept::walk;
+    use crate::spec::simulate::Random;
+
+    fn tokens(tree: &TokenTree) -> Vec<(u32, u32)> {
+        tree.nodes()[1..].iter().map(|n| (n.token, n.parent)).collect()
+    }
+
+    fn propose(drafter: &mut impl Drafter, candidates: Candidates<'_>, shape: Shape, n: usize) -> TokenTree {
+        let mut tree = TokenTree::new(100);
+        let done = drafter.propose(&ProposeInput { candidates, shape }, &Growth::Fixed(n), &mut tree);
+        assert!(matches!(done, Proposal::Done(f) if f.drafts == tree.n_drafts()));
+        tree
+    }
+
+    #[test]
+    fn each_drafter_fills_the_tree_its_own_way() {
+        let depths: [Ranked<'_>; 2] = [&[(1, -0.2), (2, -1.8)], &[(3, -0.1), (4, -2.5)]];
+        let depths = Candidates::Depths(&depths);
+        let seen = || {
+            let mut index = NGramIndex::new(vec![]);
+            [7, 8, 1, 9, 7, 8].iter().for_each(|t| index.push(*t));
+            index
+        };
+        use Shape::{Chain, Tree};
+        let none = Candidates::None;
+        assert_eq!(propose(&mut NoDraft, depths, Tree, 9).n_drafts(), 0);
+        assert_eq!(tokens(&propose(&mut BlockDraft::new(), depths, Chain, 9)), [(1, 0), (3, 1)]);
+        assert_eq!(tokens(&propose(&mut BlockDraft::new(), depths, Tree, 3)), [(1, 0), (3, 1), (2, 0)]);
+        assert_eq!(propose(&mut BlockDraft::new(), none, Tree, 9).n_drafts(), 0);
+        let lookup = propose(&mut BlockDraft::ngram(seen()), none, Tree, 4);
+        assert_eq!(tokens(&lookup), [(1, 0), (9, 1), (7, 2), (8, 3)]);
+        let merged = propose(&mut BlockDraft::merged(seen()), depths, Tree, 18);
+        assert_eq!(tokens(&merged)[..2], [(1, 0), (9, 1)]);
+        assert_eq!(tokens(&merged)[16..], [(3, 1), (2, 0)]);
+        let chain = propose(&mut BlockDraft::merged(seen()), depths, Chain, 63);
+        assert!(tokens(&chain).iter().enumerate().all(|(i, n)| n.1 == i as u32));
+    }
+
+    #[test]
+    fn a_tree_built_elsewhere_is_taken_over_without_its_faults() {
+        // 200 is no token, 5 hangs below it, 42 below a node that is not there, 1 comes twice with different children.
+        let nodes = [
+            (0, 1, -0.1),
+            (0, 200, -0.1),
+            (2, 5, -0.1),
+            (77, 42, -0.1),
+            (0, 1, -0.1),
+            (5, 6, -0.1),
+            (1, 7, -0.1),
+        ];
+        let tree = propose(&mut BlockDraft::new(), Candidates::Tree(&nodes), Shape::Tree, 63);
+        assert_eq!(tokens(&tree), [(1, 0), (6, 1), (7, 1)]);
+        let children: [(u32, Ranked<'_>); 2] = [(0, &[(1, -0.1), (2, -3.0)]), (9, &[(3, -0.1)])];
+        let tree = propose(&mut BlockDraft::new(), Candidates::Children(&children), Shape::Chain, 63);
+        assert_eq!(tokens(&tree), [(1, 0)]);
+    }
+
+    /// As MTP or EAGLE-3 would: each pass is over the nodes that the last one added.
+    struct Sequential {
+        depths: u32,
+        expanded: u32,
+        calibration: Calibration,
+    }
+
+    impl Drafter for Sequential {
+        fn wants_forward(&self) -> bool {
+            true
+        }
+
+        fn proposes_unaided(&self) -> bool {
+            false
+        }
+
+        fn propose(
+            &mut self,
+            input: &ProposeInput<'_>,
+            growth: &Growth<'_>,
+            tree: &mut TokenTree,
+        ) -> Proposal {
+            if let Candidates::Children(rows) = input.candidates {
+                for (parent, best) in rows {
+                    for candidate in *best {
+                        offer(tree, &self.calibration, input.shape, *parent, *candidate);
+                    }
+                }
+            }
+            let end = tree.len() as u32;
+            let deepest = tree.nodes()[end as usize - 1].depth;
+            if self.expanded == end || deepest == self.depths || tree.n_drafts() >= growth.limit() {
+                self.expanded = 0;
+                return Proposal::Done(growth.settle(tree));
+            }
+            Proposal::Expand(std::mem::replace(&mut self.expanded, end)..end)
+        }
+
+        fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
+            self.calibration.learn(tree, verdict);
+        }
+
+        fn committed(&mut self, _: u32) {}
+    }
+
+    #[test]
+    fn a_drafter_of_several_passes_fits_the_trait() {
+        let mut drafter: Box<dyn Drafter> =
+            Box::new(Sequential { depths: 3, expanded: 0, calibration: Calibration::default() });
+        let mut tree = TokenTree::new(100);
+        let growth = Growth::Fixed(63);
+        let first = ProposeInput { candidates: Candidates::None, shape: Shape::Tree };
+        let mut proposal = drafter.propose(&first, &growth, &mut tree);
+        let mut passes = Vec::new();
+        while let Proposal::Expand(nodes) = proposal {
+            passes.push(nodes.clone());
+            let best: Ranked<'_> = &[(1, -0.3), (2, -1.5)];
+            let rows: Vec<(u32, Ranked<'_>)> = nodes.map(|n| (n, best)).collect();
+            let input = ProposeInput { candidates: Candidates::Children(&rows), shape: Shape::Tree };
+            proposal = drafter.propose(&input, &growth, &mut tree);
+        }
+        assert_eq!(passes, [0..1, 1..3, 3..7]);
+        assert!(matches!(proposal, Proposal::Done(f) if f.drafts == 14));
+    }
+
+    /// Plain text that repeats itself with errors, so that lookup is right, wrong and silent in turn.
+    fn repetitive(random: &mut Random, n: usize) -> Vec<u32> {
+        let phrases: Vec<Vec<u32>> = (0..6).map(|_| (0..20).map(|_| random.below(40)).collect()).collect();
+        let mut text = Vec::new();
+        while text.len() < n {
+            let phrase = &phrases[random.below(6) as usize];
+            text.extend(phrase.iter().map(|t| if random.below(15) == 0 { random.below(40) } else { *t }));
+        }
+        text
+    }
+
+    #[test]
+    fn lookup_speculates_without_changing_the_text() {
+        let text = repetitive(&mut Random(31), 60_000);
+        let mut drafter = BlockDraft::ngram(NGramIndex::new(vec![]));
+        let (mut tree, mut verdict) = (TokenTree::new(40), Verdict::default());
+        text[..2].iter().for_each(|t| drafter.committed(*t));
+        let (mut done, mut rounds) = (2, 0);
+        while done + 20 < text.len() {
+            tree.clear(text[done - 1]);
+            let input = ProposeInput { candidates: Candidates::None, shape: Shape::Tree };
+            drafter.propose(&input, &Growth::Fixed(15), &mut tree);
+            let draw = |_, depth: u32| Ok::<_, ()>((text[done + depth as usize], false));
+            walk(&tree, &mut verdict, draw).unwrap();
+            let emitted: Vec<u32> = verdict.tokens(&tree).collect();
+            assert_eq!(emitted, text[done..done + emitted.len()]);
+            drafter.learn(&tree, &verdict);
+            emitted.iter().for_each(|t| drafter.committed(*t));
+            done += emitted.len();
+            rounds += 1;
+        }
+        assert!(done > 3 * rounds, "{:.2} tokens a round", done as f64 / rounds as f64);
+    }
+}

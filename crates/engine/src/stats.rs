@@ -1,0 +1,58 @@
+//! Figures of one sequence.
+
+use std::time::Duration;
+
+use overdraft_plan::MAX_DRAFT_DEPTH;
+
+use crate::spec::tree::TokenTree;
+
+/// What a sequence cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stats {
+    pub prompt_tokens: usize,
+    pub generated_tokens: usize,
+    /// Wall time of the steps that read the prompt, and of those that wrote.
+    pub prompt_time: Duration,
+    pub generation_time: Duration,
+    /// Steps that wrote.
+    pub rounds: usize,
+    /// Nodes proposed and accepted.
+    pub drafted: usize,
+    pub accepted: usize,
+    /// By depth from 1: rounds that drafted so deep, and those accepted so deep.
+    pub by_depth: [(u32, u32); MAX_DRAFT_DEPTH],
+}
+
+impl Stats {
+    /// Counts a round that ended with `accepted` nodes of `tree`.
+    pub(crate) fn count_round(&mut self, tree: &TokenTree, accepted: usize) {
+        self.rounds += 1;
+        self.drafted += tree.n_drafts();
+        self.accepted += accepted;
+        let deepest = tree.nodes().iter().map(|n| n.depth as usize).max().unwrap_or(0);
+        for (depth, count) in self.by_depth.iter_mut().enumerate().take(deepest) {
+            count.0 += 1;
+            count.1 += u32::from(accepted > depth);
+        }
+    }
+
+    /// Tokens a round brought on average.
+    pub fn tokens_per_round(&self) -> f64 {
+        if self.rounds == 0 { 0.0 } else { (self.accepted + self.rounds) as f64 / self.rounds as f64 }
+    }
+
+    pub fn prompt_rate(&self) -> f64 {
+        rate(self.prompt_tokens, self.prompt_time)
+    }
+
+    /// The first token comes with the prompt's last step, so it is not counted.
+    pub fn generation_rate(&self) -> f64 {
+        rate(self.generated_tokens.saturating_sub(1), self.generation_time)
+    }
+}
+
+/// 0 where there is nothing to divide.
+fn rate(n: usize, time: Duration) -> f64 {
+    let seconds = time.as_secs_f64();
+    if seconds > 0.0 { n as f64 / seconds } else { 0.0 }
+}
