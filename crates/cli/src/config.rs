@@ -1,0 +1,243 @@
+//! Settings as run: built once from the flags, what the model recommends and this machine. No `Option`s are left.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use overdraft_engine::Sampling;
+use overdraft_engine::spec::policy::Mode;
+use overdraft_models::RecommendedSampling;
+use overdraft_plan::KvType;
+use serde_json::{Value, json};
+
+use crate::args::{DeviceArg, DraftModeArg, KvArg, ModelArgs, SamplingArgs};
+use crate::failure::{Failure, Result};
+use crate::model::Model;
+
+/// A context that suits a laptop; more is there for the asking.
+const LONGEST_DEFAULT: usize = 32_768;
+/// Raw text rarely ends by itself.
+const RAW_TOKENS: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Cpu,
+    CpuReference,
+}
+
+impl Device {
+    fn name(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+            Device::CpuReference => "cpu-reference",
+        }
+    }
+}
+
+/// What runs the model.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) context: usize,
+    /// The user named the context: what does not fit is refused. Otherwise it shrinks to what does.
+    pub(crate) context_is_asked: bool,
+    pub(crate) threads: usize,
+    pub(crate) device: Device,
+    pub(crate) kv: KvType,
+    pub(crate) draft_mode: Mode,
+    pub(crate) budget: Option<usize>,
+}
+
+impl Machine {
+    pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
+        let device = match args.device {
+            DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
+            DeviceArg::CpuReference => Device::CpuReference,
+            DeviceArg::Cuda => {
+                return Err(Failure::input("--device cuda: there is no CUDA in this build yet")
+                    .hint("use --device cpu, or leave the flag out"));
+            }
+        };
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+        let threads = match (device, args.threads) {
+            (Device::Cpu, asked) => asked.map_or_else(cores, usize::from),
+            (Device::CpuReference, None | Some(1)) => 1,
+            (Device::CpuReference, Some(n)) => {
+                return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))
+                    .hint("leave out --threads, or use --device cpu"));
+            }
+        };
+        Ok(Self {
+            context: default_context(args.memory.ctx, trained_context),
+            context_is_asked: args.memory.ctx.is_some(),
+            threads,
+            device,
+            kv: kv_type(args.memory.kv),
+            draft_mode: draft_mode(args.drafting.draft_mode),
+            budget: args.drafting.budget.map(|n| n as usize),
+        })
+    }
+}
+
+pub(crate) fn default_context(asked: Option<u32>, trained: usize) -> usize {
+    // At least 2: a file may say it was trained for 1.
+    asked.map_or(trained.clamp(2, LONGEST_DEFAULT), |n| n as usize)
+}
+
+fn draft_mode(arg: DraftModeArg) -> Mode {
+    match arg {
+        DraftModeArg::Auto => Mode::Auto,
+        DraftModeArg::Off => Mode::Off,
+        DraftModeArg::Chain => Mode::Chain,
+        DraftModeArg::Tree => Mode::Tree,
+    }
+}
+
+pub(crate) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Auto => "auto",
+        Mode::Off => "off",
+        Mode::Chain => "chain",
+        Mode::Tree => "tree",
+    }
+}
+
+pub(crate) fn kv_type(arg: KvArg) -> KvType {
+    match arg {
+        KvArg::F16 => KvType::F16,
+        KvArg::F32 => KvType::F32,
+    }
+}
+
+/// How to answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Answering {
+    pub(crate) sampling: Sampling,
+    pub(crate) max_tokens: usize,
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) stop_strings: Vec<String>,
+    ignore_eos: bool,
+}
+
+impl Answering {
+    /// `is_chat`: an answer ends by itself, raw text need not.
+    pub(crate) fn resolve(args: &SamplingArgs, model: &Model, is_chat: bool) -> Result<Self> {
+        let vocab = model.hyper.vocab;
+        let sampling = sampling(args, &model.checkpoint.recommended_sampling()?);
+        sampling.check(vocab)?;
+        if let Some(id) = args.stop_id.iter().find(|id| **id as usize >= vocab) {
+            return Err(Failure::input(format!("--stop-id {id}: the vocabulary has {vocab} tokens")));
+        }
+        let ends: &[u32] = if args.ignore_eos { &[] } else { model.tokenizer.end_ids() };
+        let unset = if is_chat { usize::MAX } else { RAW_TOKENS };
+        Ok(Self {
+            sampling,
+            max_tokens: args.max_tokens.map_or(unset, |n| n as usize),
+            stop_ids: [ends, &args.stop_id].concat(),
+            stop_strings: args.stop.clone(),
+            ignore_eos: args.ignore_eos,
+        })
+    }
+}
+
+/// Flags first, then what the model recommends, then greedy.
+fn sampling(args: &SamplingArgs, model: &RecommendedSampling) -> Sampling {
+    let off = Sampling::default();
+    let varied = args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some() || args.seed.is_some();
+    let temperature = args.temperature.or(model.temperature);
+    let temperature = temperature.unwrap_or(if varied { 1.0 } else { off.temperature });
+    let new_seed = || if temperature > 0.0 { fresh_seed() } else { off.seed };
+    Sampling {
+        temperature,
+        top_k: args.top_k.or(model.top_k).unwrap_or(off.top_k),
+        top_p: args.top_p.or(model.top_p).unwrap_or(off.top_p),
+        min_p: args.min_p.or(model.min_p).unwrap_or(off.min_p),
+        repetition_penalty: args
+            .repetition_penalty
+            .or(model.repetition_penalty)
+            .unwrap_or(off.repetition_penalty),
+        frequency_penalty: args.frequency_penalty.unwrap_or(off.frequency_penalty),
+        presence_penalty: args.presence_penalty.unwrap_or(off.presence_penalty),
+        bias: args.logit_bias.clone(),
+        seed: args.seed.unwrap_or_else(new_seed),
+        choice: off.choice,
+    }
+}
+
+/// Kept below 2^32 so that it is exact in every JSON reader and easy to type again.
+fn fresh_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 16)) & 0xffff_ffff
+}
+
+/// Everything that decided the text and its speed, for programs.
+pub(crate) fn as_json(machine: &Machine, answering: &Answering, context: usize, chat: bool) -> Value {
+    let s = &answering.sampling;
+    let bias: Vec<Value> = s
+        .bias
+        .iter()
+        // JSON has no infinity.
+        .map(|(id, v)| json!([id, if v.is_finite() { json!(v) } else { json!(v.to_string()) }]))
+        .collect();
+    json!({
+        "context": context,
+        "kv": match machine.kv { KvType::F16 => "f16", KvType::F32 => "f32" },
+        "device": machine.device.name(),
+        "threads": machine.threads,
+        "draft_mode": mode_name(machine.draft_mode),
+        "budget": machine.budget,
+        "chat": chat,
+        "max_tokens": answering.max_tokens.min(context),
+        "temperature": s.temperature,
+        "top_k": s.top_k,
+        "top_p": s.top_p,
+        "min_p": s.min_p,
+        "repetition_penalty": s.repetition_penalty,
+        "frequency_penalty": s.frequency_penalty,
+        "presence_penalty": s.presence_penalty,
+        "logit_bias": bias,
+        "seed": s.seed,
+        "stop": answering.stop_strings,
+        "stop_ids": answering.stop_ids,
+        "ignore_eos": answering.ignore_eos,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[rustfmt::skip]
+    fn flags_beat_recommendations_and_recommendations_beat_greedy() {
+        let none = RecommendedSampling::default();
+        let some = RecommendedSampling { temperature: Some(0.7), top_p: Some(0.8), ..none };
+        let flags = |temperature, top_k| SamplingArgs { temperature, top_k, seed: None, ..Default::default() };
+        //    flags                      model  temperature  top_k  top_p
+        check(flags(None, None),         &none, 0.0,         0,     1.0, "greedy");
+        check(flags(None, None),         &some, 0.7,         0,     0.8, "the model's word");
+        check(flags(Some(0.0), None),    &some, 0.0,         0,     0.8, "a flag's word");
+        check(flags(None, Some(40)),     &none, 1.0,         40,    1.0, "top-k would mean nothing when greedy");
+        check(flags(None, Some(40)),     &some, 0.7,         40,    0.8, "both");
+    }
+
+    #[track_caller]
+    fn check(
+        args: SamplingArgs,
+        model: &RecommendedSampling,
+        temperature: f32,
+        top_k: u32,
+        top_p: f32,
+        case: &str,
+    ) {
+        let s = sampling(&args, model);
+        assert_eq!((s.temperature, s.top_k, s.top_p), (temperature, top_k, top_p), "{case}");
+        assert!(temperature > 0.0 || s.seed == 0, "{case}: greedy has no seed");
+    }
+
+    #[test]
+    fn the_context_follows_the_flag_then_the_model() {
+        for (asked, trained, context) in
+            [(None, 4096, 4096), (None, 262_144, 32_768), (Some(100_000), 4096, 100_000), (None, 1, 2)]
+        {
+            assert_eq!(default_context(asked, trained), context, "{asked:?} {trained}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! From a path to an engine: opened and checked first, loaded once it is known to be worth it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use overdraft_cpu::Cpu;
+use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::{Engine, EngineConfig, available_memory, human};
+use overdraft_formats::TensorInfo;
+use overdraft_formats::tokenizer::Tokenizer;
+use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
+use overdraft_plan::Backend;
+use serde_json::{Value, json};
+
+use crate::config::{Device, Machine};
+use crate::demo;
+use crate::failure::{Failure, Result};
+use crate::inspect::{count_parameters, short_count};
+use crate::progress::Progress;
+use crate::screen::Screen;
+
+/// A target that was opened and not yet loaded.
+pub(crate) struct Model {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) hyper: Hyper,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) is_demo: bool,
+}
+
+impl Model {
+    /// The model at `path`, or the one inside the binary.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Self> {
+        let checkpoint = match path {
+            Some(path) => Checkpoint::open(path)?,
+            None => demo::target()?,
+        };
+        let hyper = checkpoint.hyper()?;
+        let tokenizer = Arc::new(checkpoint.tokenizer()?);
+        Ok(Self { checkpoint, hyper, tokenizer, is_demo: path.is_none() })
+    }
+
+    /// Says that the demo model is one, to a person.
+    pub(crate) fn greet(&self, screen: &Screen) {
+        if self.is_demo {
+            let size = short_count(count_parameters(&self.checkpoint).total);
+            screen.greet(&format!("demo model, {size} parameters: {}", demo::CAVEAT));
+        }
+        for warning in self.tokenizer.warnings() {
+            screen.note(warning);
+        }
+    }
+
+    /// Loads the weights and plans all memory. Says so when the context had to shrink.
+    pub(crate) fn start(
+        &self,
+        machine: &Machine,
+        draft: Option<&Checkpoint>,
+        screen: &Screen,
+    ) -> Result<Engine> {
+        // Asked before loading: what loading copies is counted as weights already.
+        let memory = available_memory();
+        self.check_weights(memory)?;
+        let mut progress = Progress::new("loading", screen);
+        let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;
+        let draft = draft.map(|d| Draft::load(d, &mut decoder)).transpose()?;
+        progress.clear();
+        let mut config = EngineConfig {
+            context: machine.context,
+            kv: machine.kv,
+            memory,
+            draft_mode: machine.draft_mode,
+            budget: machine.budget,
+            // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
+            lookup: machine.draft_mode == Mode::Auto,
+            ..EngineConfig::default()
+        };
+        if !machine.context_is_asked
+            && let Some(limit) = memory
+            && let Some(fits) = Engine::context_that_fits(&decoder, draft.as_ref(), &config, limit)
+            && fits < config.context
+        {
+            let wanted = config.context;
+            screen.note(&format!("context lowered from {wanted} to {fits} tokens: memory holds no more"));
+            config.context = fits;
+        }
+        if config.context > self.hyper.context {
+            screen.note(&format!(
+                "--ctx {} is longer than the {} tokens this model was trained for; expect worse text beyond them",
+                config.context, self.hyper.context
+            ));
+        }
+        let backend: Box<dyn Backend> = match machine.device {
+            Device::Cpu => Box::new(Cpu::new(machine.threads)),
+            Device::CpuReference => Box::new(Cpu::reference()),
+        };
+        Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+    }
+
+    /// Loading may copy weights, so what can never fit is refused before.
+    fn check_weights(&self, memory: Option<usize>) -> Result<()> {
+        let needed: usize = tensors(&self.checkpoint).iter().filter_map(|t| t.n_bytes).sum();
+        match memory {
+            Some(limit) if needed > limit => Err(Failure::input(format!(
+                "{}: the weights alone need {} of memory and {} are available",
+                self.checkpoint.name(),
+                human(needed),
+                human(limit)
+            ))
+            .hint("use a smaller or more strongly quantised model, or free some memory")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "file": self.checkpoint.name(),
+            "demo": self.is_demo,
+            "architecture": self.hyper.arch.name(),
+            "parameters": count_parameters(&self.checkpoint).total,
+            "layers": self.hyper.layers.len(),
+            "vocabulary": self.hyper.vocab,
+            "trained_context": self.hyper.context,
+        })
+    }
+}
+
+pub(crate) fn tensors(checkpoint: &Checkpoint) -> &[TensorInfo] {
+    match checkpoint {
+        Checkpoint::Gguf(gguf) => gguf.tensors(),
+        Checkpoint::HuggingFace { tensors, .. } => tensors.tensors(),
+    }
+}
