@@ -14,6 +14,7 @@ Examples:
   git diff | overdraft run -m model.gguf --system 'Summarise this change.'
   overdraft chat -m model.gguf                       talk with a model
   overdraft inspect model.gguf                       what is in a file, and whether it fits here
+  overdraft check -m model.gguf -d draft.gguf        that a draft changes no token and no bit
 
 Without -m, commands use the demo model inside the binary: a very small one, which writes
 plausible, not correct, Python. `overdraft COMMAND --help` explains every flag.";
@@ -34,6 +35,8 @@ pub(crate) enum Command {
     Chat(Box<ChatArgs>),
     /// Show what a model file holds and what it needs
     Inspect(InspectArgs),
+    /// Show that speculation changes nothing: every token and bit, with and without a draft
+    Check(Box<CheckArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +90,27 @@ pub(crate) struct ChatArgs {
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
     /// Write no notes, progress or figures to standard error; errors still are
+    #[arg(short, long, help_heading = "Output")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exits with 0 only if every text is the same and every mode accepted something, so was put to the test."
+)]
+pub(crate) struct CheckArgs {
+    /// Prompts to run: a JSON object with `prompt` on each line, or plain lines [default: four built in]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) prompts: Option<PathBuf>,
+    /// Tokens to write after each prompt, 1 to 4096
+    #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
+    pub(crate) tokens: u32,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Write one JSON object
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// Write no notes or progress to standard error; errors still are
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,
 }

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use overdraft_engine::Sampling;
 use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::{Sampling, Witness};
 use overdraft_models::RecommendedSampling;
 use overdraft_plan::KvType;
 use serde_json::{Value, json};
@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) kv: KvType,
     pub(crate) draft_mode: Mode,
     pub(crate) budget: Option<usize>,
+    /// What the engine shows of its logits, for `check`.
+    pub(crate) witness: Witness,
 }
 
 impl Machine {
@@ -72,6 +74,7 @@ impl Machine {
             kv: kv_type(args.memory.kv),
             draft_mode: draft_mode(args.drafting.draft_mode),
             budget: args.drafting.budget.map(|n| n as usize),
+            witness: Witness::None,
         })
     }
 }

@@ -3,6 +3,7 @@
 mod args;
 mod args_sampling;
 mod chat;
+mod check;
 mod config;
 mod demo;
 mod draft;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Check(args) => check::check(&args),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }

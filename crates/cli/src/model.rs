@@ -72,6 +72,7 @@ impl Model {
             budget: machine.budget,
             // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
             lookup: machine.draft_mode == Mode::Auto,
+            witness: machine.witness,
             ..EngineConfig::default()
         };
         if !machine.context_is_asked

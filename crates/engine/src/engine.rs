@@ -45,8 +45,8 @@ pub struct EngineConfig {
     pub budget: Option<usize>,
     /// Also look for what follows in the text itself.
     pub lookup: bool,
-    /// Events carry a fingerprint of their logits: how tests and `check` see that no bit differs.
-    pub fingerprints: bool,
+    /// What events say of the logits behind them.
+    pub witness: Witness,
 }
 
 impl Default for EngineConfig {
@@ -60,9 +60,19 @@ impl Default for EngineConfig {
             draft_mode: Mode::Off,
             budget: None,
             lookup: false,
-            fingerprints: false,
+            witness: Witness::None,
         }
     }
+}
+
+/// What events carry of the logits their tokens were drawn from: how tests and `check` see that no bit differs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Witness {
+    #[default]
+    None,
+    Fingerprints,
+    /// The logits themselves, before any adjustment: a vocabulary of floats a token.
+    Logits,
 }
 
 /// How a token came to be.
@@ -84,6 +94,7 @@ pub struct Event {
     pub origin: Origin,
     /// Of the bits of the logits it was drawn from, where the engine was asked for it.
     pub fingerprint: Option<u64>,
+    pub logits: Option<Vec<f32>>,
     /// Text that is now certain; whole characters, and nothing of a stop string.
     pub text: String,
     pub finish: Option<(Finish, Stats)>,

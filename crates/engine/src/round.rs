@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use overdraft_plan::{NO_PARENT, grid_of};
 
-use crate::engine::{Engine, Event, Origin};
+use crate::engine::{Engine, Event, Origin, Witness};
 use crate::error::{EngineError, Result};
 use crate::plans::{Ready, Use};
 use crate::sequence::Sequence;
@@ -124,7 +124,8 @@ impl Engine {
         walk(tree, &mut round.verdict, |node, _| {
             buffer.clear();
             buffer.extend_from_slice(&all[(first + node as usize) * vocab..][..vocab]);
-            let fingerprint = self.config.fingerprints.then(|| fingerprint(buffer));
+            let fingerprint = (self.config.witness != Witness::None).then(|| fingerprint(buffer));
+            let logits = (self.config.witness == Witness::Logits).then(|| buffer.clone());
             let position = seq.tokens.len() as u32;
             let chosen = self.sampler.choose(buffer, &seq.request.sampling, &seq.history, position);
             let token = chosen.ok_or(EngineError::Logits { position })?;
@@ -141,6 +142,7 @@ impl Engine {
                 text,
                 origin,
                 fingerprint,
+                logits,
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))

@@ -36,6 +36,20 @@ impl Stats {
         }
     }
 
+    /// Adds another sequence's figures.
+    pub fn add(&mut self, other: &Self) {
+        self.prompt_tokens += other.prompt_tokens;
+        self.generated_tokens += other.generated_tokens;
+        self.prompt_time += other.prompt_time;
+        self.generation_time += other.generation_time;
+        self.rounds += other.rounds;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+        for (mine, theirs) in self.by_depth.iter_mut().zip(other.by_depth) {
+            *mine = (mine.0 + theirs.0, mine.1 + theirs.1);
+        }
+    }
+
     /// Tokens a round brought on average.
     pub fn tokens_per_round(&self) -> f64 {
         if self.rounds == 0 { 0.0 } else { (self.accepted + self.rounds) as f64 / self.rounds as f64 }

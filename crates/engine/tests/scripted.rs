@@ -8,7 +8,7 @@ use std::sync::Arc;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, SeqId};
+use overdraft_engine::{Engine, EngineConfig, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_formats::{Bytes, DType};
 use overdraft_models::{Checkpoint, Decoder};
@@ -48,7 +48,7 @@ fn engine(family: &str, dtype: DType, tokenizer: &Arc<Tokenizer>, max_seqs: usiz
         draft_mode: Mode::Tree,
         budget: Some(63),
         lookup: true,
-        fingerprints: true,
+        witness: Witness::Fingerprints,
         ..Default::default()
     };
     Engine::new(decoder, None, tokenizer.clone(), Box::new(Cpu::new(2)), config).unwrap()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats};
+use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
@@ -19,7 +19,7 @@ fn demo(config: EngineConfig) -> Engine {
     let mut decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
     let draft = Checkpoint::open(&repository("models/pycoder-dflash-q8_0.gguf")).unwrap();
     let draft = Draft::load(&draft, &mut decoder).unwrap();
-    let config = EngineConfig { fingerprints: true, ..config };
+    let config = EngineConfig { witness: Witness::Fingerprints, ..config };
     Engine::new(decoder, Some(draft), tokenizer, Box::new(Cpu::new(2)), config).unwrap()
 }
 
