@@ -1,5 +1,6 @@
-//! Words seen lately and their tokens. Text repeats its words: Qwen3 encodes source code at 30 MB/s when every word is
-//! new to the cache and at 90 MB/s the second time. Fixed size: a new word takes the place of the one in its slot.
+//! Words seen lately and their tokens. Text repeats its words: Qwen2.5 encodes source code at 45 MB/s when every word is
+//! new to the cache and at 68 MB/s the second time (one Ice Lake core). Fixed size: a new word takes the place of the one
+//! in its slot.
 
 use super::hash::Seed;
 
