@@ -1,16 +1,14 @@
 //! The engine on the real demo model: text, limits, company and refusals.
 
-use std::path::{Path, PathBuf};
+mod common;
+
 use std::sync::Arc;
 
+use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::{Engine, EngineConfig, EngineError, Finish, Request, Sampling, SeqId, Stats};
 use overdraft_formats::tokenizer::{Specials, Tokenizer};
 use overdraft_models::{Checkpoint, Decoder};
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 fn demo(config: EngineConfig) -> Result<Engine, EngineError> {
     let checkpoint = Checkpoint::open(&repository("models/pycoder-q4_k_m.gguf")).unwrap();

@@ -1,10 +1,12 @@
 //! A drafter that knows the plain text and spoils it where it is told drives every accepted length at every alignment
 //! to the grid and to pages, for every family: the bits of every logit stay those of plain decoding.
 
+mod common;
+
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
@@ -25,10 +27,6 @@ const FAMILIES: [&str; 9] = [
     "gpt_oss",
     "gpt_oss_mxfp4",
 ];
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 /// Any tokenizer serves to turn the fixtures' ids into text that nobody reads.
 fn tokenizer() -> Arc<Tokenizer> {

@@ -1,17 +1,15 @@
 //! With a draft the engine writes what it writes without one, to the last bit of every logit.
 
-use std::path::{Path, PathBuf};
+mod common;
+
 use std::sync::Arc;
 
+use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 fn demo(config: EngineConfig) -> Engine {
     let checkpoint = Checkpoint::open(&repository("models/pycoder-q4_k_m.gguf")).unwrap();

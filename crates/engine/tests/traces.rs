@@ -1,9 +1,12 @@
 //! Round by round against the public DFlash reference. A wrong mask, tap or rotary still writes perfect text, at low
 //! acceptance: only the proposals show it.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::accept::Verdict;
 use overdraft_engine::spec::budget::Growth;
@@ -15,10 +18,6 @@ use overdraft_formats::Tensor;
 use overdraft_formats::safetensors::SafeTensors;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::KvType;
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 /// What one round proposed: the draft's candidates by depth.
 type Seen = Vec<Vec<(u32, f32)>>;
