@@ -12,7 +12,7 @@ use crate::round::Round;
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::ddtree::Ranked;
-use crate::spec::drafter::{Candidates, Proposal, ProposeInput};
+use crate::spec::drafter::{Candidates, ProposeInput};
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
 /// together, which costs it next to nothing.
@@ -160,10 +160,5 @@ fn beside(seqs: &[Sequence]) -> Beside {
 fn grow(round: &mut Round, candidates: Candidates<'_>, cost: &crate::spec::cost::CostModel, beside: Beside) {
     let Some(decision) = round.decision else { return };
     let input = ProposeInput { candidates, shape: decision.shape };
-    // Drafters that ask for passes over their own tokens are not built yet; what they have by now is what is verified.
-    if let Proposal::Done(forecast) =
-        round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree)
-    {
-        round.forecast = forecast;
-    }
+    round.forecast = round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree);
 }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::accept::Verdict;
-use overdraft_engine::spec::budget::Growth;
-use overdraft_engine::spec::drafter::{BlockDraft, Candidates, Drafter, Proposal, ProposeInput};
+use overdraft_engine::spec::budget::{Forecast, Growth};
+use overdraft_engine::spec::drafter::{BlockDraft, Candidates, Drafter, ProposeInput};
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::tree::TokenTree;
 use overdraft_engine::{Engine, EngineConfig, Request, Sampling};
@@ -37,7 +37,7 @@ impl Drafter for Recording {
         false
     }
 
-    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
+    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
         if let Candidates::Depths(depths) = input.candidates {
             let seen = depths.iter().map(|d| d.to_vec()).collect();
             self.rounds.lock().unwrap().push((seen, 0));

@@ -6,7 +6,7 @@ use super::accept::{Verdict, walk};
 use super::budget::Beside;
 use super::cost::CostModel;
 use super::ddtree::Ranked;
-use super::drafter::{BlockDraft, Candidates, Drafter, Proposal, ProposeInput};
+use super::drafter::{BlockDraft, Candidates, Drafter, ProposeInput};
 use super::policy::Policy;
 use super::tree::TokenTree;
 
@@ -95,9 +95,7 @@ impl World<'_> {
             let candidates = if round.forward { Candidates::Depths(&ranked) } else { Candidates::None };
             let growth = round.growth(cost, Beside::default());
             let input = ProposeInput { candidates, shape: round.shape };
-            let Proposal::Done(forecast) = drafter.propose(&input, &growth, &mut tree) else {
-                unreachable!()
-            };
+            let forecast = drafter.propose(&input, &growth, &mut tree);
             walk(&tree, &mut verdict, |_, depth| Ok::<_, ()>((text[depth as usize], false))).unwrap();
             drafter.learn(&tree, &verdict);
             policy.learn(&round, &forecast, verdict.n_tokens(), cost, Beside::default());
