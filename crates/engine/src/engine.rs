@@ -1,5 +1,6 @@
 //! Admission, and the step that moves every admitted sequence on.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use overdraft_formats::tokenizer::Tokenizer;
@@ -122,6 +123,9 @@ pub struct Engine {
     pub(crate) paths: Vec<Vec<u32>>,
     pub(crate) cost: CostModel,
     pub(crate) beside: Beside,
+    /// Sequences that failed and are not yet reported, and what others brought in that step.
+    pub(crate) failed: VecDeque<EngineError>,
+    pub(crate) held_back: Vec<Event>,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
 }
@@ -170,6 +174,8 @@ impl Engine {
             beside: Beside::default(),
             policy,
         })
+            failed: VecDeque::new(),
+            held_back: Vec::new(),
     }
 
     /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
@@ -306,7 +312,7 @@ impl Engine {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.seqs.is_empty()
+        self.seqs.is_empty() && self.failed.is_empty() && self.held_back.is_empty()
     }
 
     /// Prompt tokens read so far, of how many.
@@ -329,6 +335,7 @@ impl Engine {
 fn check_config(config: &EngineConfig) -> Result<()> {
     let rules = [
         ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
+    /// Nothing is left to step for, or to report.
         ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
         ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
     ];

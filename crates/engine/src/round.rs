@@ -42,22 +42,32 @@ struct Part {
 impl Engine {
     /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
     /// rows that are left, oldest first.
+    ///
+    /// [`EngineError::Logits`] is the end of one sequence, and says of which: what the others wrote in that step comes
+    /// with the next.
     pub fn step(&mut self) -> Result<Vec<Event>> {
+        if let Some(failure) = self.failed.pop_front() {
+            return Err(failure);
+        }
         let started = Instant::now();
         let reading = self.seqs.iter().any(Sequence::in_prompt);
         self.propose(reading)?;
         let parts = self.fill_step();
         if parts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(std::mem::take(&mut self.held_back));
         }
         let used = if reading { Use::Read } else { Use::Write };
         let rows = self.step.n_rows();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = Instant::now();
         self.backend.run(plan.id, self.state, &self.step)?;
-        let mut events = Vec::new();
+        let mut events = std::mem::take(&mut self.held_back);
+        let mut failed = Vec::new();
         for part in &parts {
-            self.accept(part, &plan, &mut events)?;
+            if let Err(failure) = self.accept(part, &plan, &mut events) {
+                failed.push(self.seqs[part.seq].id);
+                self.failed.push_back(failure);
+            }
         }
         self.commit(&parts, &plan);
         if !reading {
@@ -68,11 +78,22 @@ impl Engine {
             self.move_on(part, elapsed);
         }
         for event in &mut events {
-            if let Some((_, stats)) = &mut event.finish {
-                *stats = self.cancel(event.seq).expect("it was there a moment ago");
+            if let Some((_, stats)) = &mut event.finish
+                && let Some(last) = self.cancel(event.seq)
+            {
+                *stats = last;
             }
         }
-        Ok(events)
+        failed.iter().for_each(|id| {
+            self.cancel(*id);
+        });
+        match self.failed.pop_front() {
+            Some(failure) => {
+                self.held_back = events;
+                Err(failure)
+            }
+        }
+            None => Ok(events),
     }
 
     /// Lays the rows of the next step, each writer's drafted nodes behind its root.
@@ -128,7 +149,7 @@ impl Engine {
             let logits = (self.config.witness == Witness::Logits).then(|| buffer.clone());
             let position = seq.tokens.len() as u32;
             let chosen = self.sampler.choose(buffer, &seq.request.sampling, &seq.history, position);
-            let token = chosen.ok_or(EngineError::Logits { position })?;
+            let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             round.drafter.committed(token);
             let (text, finish) = seq.accept(token, &self.tokenizer);
             let origin = match tree.child(node, token) {
