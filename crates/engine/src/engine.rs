@@ -17,8 +17,10 @@ use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
 use crate::spec::accept::Verdict;
 use crate::spec::budget::{Beside, Forecast};
+use crate::spec::calibration::Calibration;
 use crate::spec::cost::{CostModel, Padding};
 use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
@@ -121,13 +123,15 @@ pub struct Engine {
     pub(crate) logits: Vec<f32>,
     /// Accepted rows of each sequence of the step.
     pub(crate) paths: Vec<Vec<u32>>,
-    pub(crate) cost: CostModel,
-    pub(crate) beside: Beside,
     /// Sequences that failed and are not yet reported, and what others brought in that step.
     pub(crate) failed: VecDeque<EngineError>,
     pub(crate) held_back: Vec<Event>,
+    pub(crate) cost: CostModel,
+    pub(crate) beside: Beside,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
+    calibration: Calibration,
+    padding: Padding,
 }
 
 impl Engine {
@@ -170,12 +174,14 @@ impl Engine {
             sampler: Sampler::default(),
             logits: Vec::new(),
             paths: Vec::new(),
+            failed: VecDeque::new(),
+            held_back: Vec::new(),
             cost: CostModel::new(padding),
             beside: Beside::default(),
             policy,
+            calibration: Calibration::default(),
+            padding,
         })
-            failed: VecDeque::new(),
-            held_back: Vec::new(),
     }
 
     /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
@@ -211,6 +217,23 @@ impl Engine {
         self.cost.step_seconds(1)
     }
 
+    /// What was learned so far of this pair on this machine, for a later engine's [`Self::recall`].
+    pub fn learned(&self) -> Learned {
+        let standing = Some(self.policy.standing());
+        Learned { cost: self.cost.clone(), calibration: self.calibration.clone(), standing }
+    }
+
+    /// Begins with what an earlier engine learned, as [`Learned::to_text`] kept it for `owner`. Returns whether there
+    /// was anything of use in it. Changes the speed of what follows, never its text.
+    pub fn recall(&mut self, text: &str, owner: &str) -> bool {
+        let Some(learned) = Learned::from_text(text, owner, self.padding) else { return false };
+        if let Some(standing) = learned.standing {
+            self.policy = self.policy.beginning(standing);
+        }
+        (self.cost, self.calibration) = (learned.cost, learned.calibration);
+        self.cost.step_seconds(1).is_some()
+    }
+
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -230,11 +253,12 @@ impl Engine {
     /// Admits a request, reserving what its whole life can need, or says why not. Nothing is half done.
     pub fn admit(&mut self, request: Request) -> Result<SeqId> {
         let ends = || NGramIndex::new(request.stop_ids.clone());
+        let trusting = |drafter: BlockDraft| Box::new(drafter.with_calibration(self.calibration.carried()));
         let drafter = match (self.draft.is_some(), self.config.lookup) {
             _ if self.config.draft_mode == Mode::Off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
-            (true, false) => Box::new(BlockDraft::new()),
-            (true, true) => Box::new(BlockDraft::merged(ends())),
-            (false, true) => Box::new(BlockDraft::ngram(ends())),
+            (true, false) => trusting(BlockDraft::new()),
+            (true, true) => trusting(BlockDraft::merged(ends())),
+            (false, true) => trusting(BlockDraft::ngram(ends())),
             (false, false) => Box::new(NoDraft),
         };
         self.admit_with(request, drafter)
@@ -311,6 +335,7 @@ impl Engine {
         Some(self.remove(index))
     }
 
+    /// Nothing is left to step for, or to report.
     pub fn is_idle(&self) -> bool {
         self.seqs.is_empty() && self.failed.is_empty() && self.held_back.is_empty()
     }
@@ -323,7 +348,11 @@ impl Engine {
 
     fn remove(&mut self, index: usize) -> Stats {
         let seq = self.seqs.remove(index);
-        self.policy = self.rounds.remove(index).policy.successor();
+        let round = self.rounds.remove(index);
+        self.policy = round.policy.successor();
+        if let Some(learned) = round.drafter.learned() {
+            self.calibration = learned.clone();
+        }
         self.free_slots.push(seq.slot);
         for (pool, table) in self.pools.iter_mut().zip(seq.tables) {
             pool.release(table);
@@ -335,7 +364,6 @@ impl Engine {
 fn check_config(config: &EngineConfig) -> Result<()> {
     let rules = [
         ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
-    /// Nothing is left to step for, or to report.
         ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
         ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
     ];

@@ -25,6 +25,7 @@ impl Engine {
     /// rows for a commit in every layer of a large plan would take gigabytes.
     pub(crate) fn propose(&mut self, reading: bool) -> Result<()> {
         let started = Instant::now();
+        let recorded = self.plans.n_ready();
         self.beside = beside(&self.seqs);
         for (seq, round) in self.seqs.iter().zip(&mut self.rounds) {
             round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
@@ -47,7 +48,7 @@ impl Engine {
                 grow(&mut self.rounds[*index], Candidates::Depths(&depths), &self.cost, self.beside);
             }
         }
-        if !drafting.is_empty() {
+        if !drafting.is_empty() && self.plans.n_ready() == recorded {
             self.cost.learn_draft(started.elapsed().as_secs_f64());
         }
         for round in

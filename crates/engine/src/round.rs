@@ -58,6 +58,7 @@ impl Engine {
         }
         let used = if reading { Use::Read } else { Use::Write };
         let rows = self.step.n_rows();
+        let recorded = self.plans.n_ready();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = Instant::now();
         self.backend.run(plan.id, self.state, &self.step)?;
@@ -70,7 +71,7 @@ impl Engine {
             }
         }
         self.commit(&parts, &plan);
-        if !reading {
+        if !reading && self.plans.n_ready() == recorded {
             self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
         }
         let elapsed = started.elapsed();
@@ -92,8 +93,8 @@ impl Engine {
                 self.held_back = events;
                 Err(failure)
             }
-        }
             None => Ok(events),
+        }
     }
 
     /// Lays the rows of the next step, each writer's drafted nodes behind its root.

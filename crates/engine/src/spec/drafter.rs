@@ -61,6 +61,11 @@ pub trait Drafter {
     /// The settled tree and what was accepted of it; also after plain rounds.
     fn learn(&mut self, tree: &TokenTree, verdict: &Verdict);
 
+    /// How far its own words were to be trusted, for the next sequence to begin with.
+    fn learned(&self) -> Option<&Calibration> {
+        None
+    }
+
     /// A token joined the text for good: each of the prompt, then each emitted one, the next root included.
     fn committed(&mut self, token: u32);
 }
@@ -151,6 +156,10 @@ impl Drafter for BlockDraft {
 
     fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
         self.calibration.learn(tree, verdict);
+    }
+
+    fn learned(&self) -> Option<&Calibration> {
+        Some(&self.calibration)
     }
 
     fn committed(&mut self, token: u32) {
