@@ -165,6 +165,9 @@ pub(crate) struct DraftArgs {
     /// [default: as many as pay]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32), allow_negative_numbers = true)]
     pub(crate) budget: Option<u32>,
+    /// Neither use nor keep what earlier runs learned of this machine's speed [default: kept in the user's cache folder]
+    #[arg(long)]
+    pub(crate) no_cost_cache: bool,
     /// Colour the text by where it came from: accepted guesses green, corrected ones yellow
     #[arg(long)]
     pub(crate) show_draft: bool,

@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) kv: KvType,
     pub(crate) draft_mode: Mode,
     pub(crate) budget: Option<usize>,
+    /// Use and keep what runs learn of this machine's speed.
+    pub(crate) cost_cache: bool,
     /// What the engine shows of its logits, for `check`.
     pub(crate) witness: Witness,
 }
@@ -74,6 +76,7 @@ impl Machine {
             kv: kv_type(args.memory.kv),
             draft_mode: draft_mode(args.drafting.draft_mode),
             budget: args.drafting.budget.map(|n| n as usize),
+            cost_cache: !args.drafting.no_cost_cache,
             witness: Witness::None,
         })
     }

@@ -5,6 +5,7 @@ mod args_sampling;
 mod chat;
 mod check;
 mod config;
+mod cost_cache;
 mod demo;
 mod draft;
 mod failure;

@@ -13,6 +13,7 @@ use overdraft_plan::Backend;
 use serde_json::{Value, json};
 
 use crate::config::{Device, Machine};
+use crate::cost_cache::CostCache;
 use crate::demo;
 use crate::failure::{Failure, Result};
 use crate::inspect::{count_parameters, short_count};
@@ -95,6 +96,17 @@ impl Model {
             Device::CpuReference => Box::new(Cpu::reference()),
         };
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+    }
+
+    /// Where what this pair costs here is kept; `None` where nothing is to be learned or kept.
+    pub(crate) fn cost_cache(
+        &self,
+        machine: &Machine,
+        draft: Option<&Checkpoint>,
+        engine: &Engine,
+    ) -> Option<CostCache> {
+        let wanted = machine.cost_cache && machine.draft_mode == Mode::Auto;
+        wanted.then(|| CostCache::of(&self.checkpoint, draft, engine)).flatten()
     }
 
     /// Loading may copy weights, so what can never fit is refused before.

@@ -54,6 +54,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
     let mut engine = model.start(&machine, draft.as_ref(), &screen)?;
+    let costs = model.cost_cache(&machine, draft.as_ref(), &engine);
+    let recalled = costs.as_ref().is_some_and(|c| c.recall(&mut engine));
     let mut output = Output::new().show_draft(args.model.drafting.show_draft);
     let request = request(tokens, &answering);
     let answer = if args.json {
@@ -65,6 +67,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         }
         generate(&mut engine, request, &screen, |event| output.write_event(event))?
     };
+    costs.inspect(|c| c.keep(&engine));
     if args.json {
         let object = json!({
             "text": answer.text,
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             "settings": config::as_json(&machine, &answering, engine.config().context, is_chat),
             "model": model.as_json(),
             "draft": draft.as_ref().map(|d| d.name()),
+            "costs_recalled": recalled,
         });
         output.write(&format!("{object}\n"))?;
     } else if output.is_terminal {
