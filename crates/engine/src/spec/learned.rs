@@ -71,7 +71,7 @@ mod tests {
                 let seconds = read.cost.step_seconds(64);
                 assert!(seconds.is_none_or(|s| s.is_finite() && s > 0.0), "{damaged}");
                 let standing = policy.beginning(read.standing.unwrap_or(policy.standing())).standing();
-                assert!(standing.wait <= 512 && standing.credit <= 1.0, "{damaged}");
+                assert!(standing.wait <= 48 && standing.credit <= 1.0, "{damaged}");
             }
         }
     }
@@ -81,7 +81,7 @@ mod tests {
         let policy = Policy::new(Mode::Auto, None, true, true);
         for (credit, want) in [(f64::NAN, 0.0), (1e9, 1.0), (-5.0, 0.0), (0.5, 0.5)] {
             let got = policy.beginning(Standing { wait: usize::MAX, credit }).standing();
-            assert_eq!((got.wait, got.credit), (512, want));
+            assert_eq!((got.wait, got.credit), (48, want));
         }
     }
 }
