@@ -165,6 +165,10 @@ pub(crate) struct DraftArgs {
     /// [default: as many as pay]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32), allow_negative_numbers = true)]
     pub(crate) budget: Option<u32>,
+    /// Positions that the draft looks back at most, 64 to 16777216; fewer take less memory [default: as many as the
+    /// context]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24), allow_negative_numbers = true)]
+    pub(crate) draft_window: Option<u32>,
     /// Neither use nor keep what earlier runs learned of this machine's speed [default: kept in the user's cache folder]
     #[arg(long)]
     pub(crate) no_cost_cache: bool,

@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) kv: KvType,
     pub(crate) draft_mode: Mode,
     pub(crate) budget: Option<usize>,
+    /// Positions that the draft looks back at most.
+    pub(crate) draft_window: Option<u32>,
     /// Use and keep what runs learn of this machine's speed.
     pub(crate) cost_cache: bool,
     /// What the engine shows of its logits, for `check`.
@@ -76,6 +78,7 @@ impl Machine {
             kv: kv_type(args.memory.kv),
             draft_mode: draft_mode(args.drafting.draft_mode),
             budget: args.drafting.budget.map(|n| n as usize),
+            draft_window: args.drafting.draft_window,
             cost_cache: !args.drafting.no_cost_cache,
             witness: Witness::None,
         })
@@ -189,6 +192,7 @@ pub(crate) fn as_json(machine: &Machine, answering: &Answering, context: usize, 
         "threads": machine.threads,
         "draft_mode": mode_name(machine.draft_mode),
         "budget": machine.budget,
+        "draft_window": machine.draft_window,
         "chat": chat,
         "max_tokens": answering.max_tokens.min(context),
         "temperature": s.temperature,

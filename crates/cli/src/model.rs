@@ -63,7 +63,10 @@ impl Model {
         self.check_weights(memory)?;
         let mut progress = Progress::new("loading", screen);
         let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;
-        let draft = draft.map(|d| Draft::load(d, &mut decoder)).transpose()?;
+        let mut draft = draft.map(|d| Draft::load(d, &mut decoder)).transpose()?;
+        if let (Some(draft), Some(window)) = (&mut draft, machine.draft_window) {
+            draft.limit_window(window);
+        }
         progress.clear();
         let mut config = EngineConfig {
             context: machine.context,
