@@ -180,6 +180,31 @@ mod tests {
     }
 
     #[test]
+    fn a_sampler_that_leans_towards_the_draft_is_caught() {
+        let sampling = &samplings()[1];
+        let truth = plain(sampling, 4000);
+        // Nothing but the draw differs, and with no lean at all the text is plain decoding's.
+        for lean in [0.0, 0.2, 1.0] {
+            let (mut text, mut random, mut tree) = (Text::new(), Random(77), TokenTree::new(VOCAB as u32));
+            let mut verdict = Verdict::default();
+            text.next(sampling);
+            for _ in 0..600 {
+                let done = text.tokens.len();
+                tree.clear(text.tokens[done - 1]);
+                draft(&mut tree, &mut random, &truth[done..], false);
+                let draw = |node, _| {
+                    let children = tree.nodes().iter().filter(|n| n.parent == node && n.depth > 0);
+                    let bias = children.map(|n| (n.token, lean)).collect();
+                    Ok::<_, ()>((text.next(&Sampling { bias, ..sampling.clone() }), false))
+                };
+                walk(&tree, &mut verdict, draw).unwrap();
+            }
+            let same = text.tokens == truth[..text.tokens.len()];
+            assert_eq!(same, lean == 0.0, "a lean of {lean}");
+        }
+    }
+
+    #[test]
     fn the_walk_stops_where_the_text_ends() {
         let mut tree = TokenTree::new(100);
         tree.chain([(1, -0.1), (2, -0.1), (3, -0.1)], Source::Draft);
