@@ -20,5 +20,5 @@ pub use error::{EngineError, Result};
 pub use ledger::{Ledger, available_memory, human};
 pub use request::{Finish, Request, SeqId};
 pub use sampling::Sampling;
-pub use stats::Stats;
+pub use stats::{Phases, Stats};
 pub use stop::TextStream;

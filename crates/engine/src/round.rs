@@ -1,7 +1,7 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use overdraft_plan::{NO_PARENT, grid_of};
 
@@ -14,6 +14,7 @@ use crate::spec::budget::Forecast;
 use crate::spec::drafter::Drafter;
 use crate::spec::policy::{Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
+use crate::stats::Phases;
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
 pub(crate) struct Round {
@@ -52,6 +53,7 @@ impl Engine {
         let started = Instant::now();
         let reading = self.seqs.iter().any(Sequence::in_prompt);
         self.propose(reading)?;
+        let proposed = Instant::now();
         let parts = self.fill_step();
         if parts.is_empty() {
             return Ok(std::mem::take(&mut self.held_back));
@@ -62,6 +64,7 @@ impl Engine {
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = Instant::now();
         self.backend.run(plan.id, self.state, &self.step)?;
+        let verified = Instant::now();
         let mut events = std::mem::take(&mut self.held_back);
         let mut failed = Vec::new();
         for part in &parts {
@@ -70,13 +73,20 @@ impl Engine {
                 self.failed.push_back(failure);
             }
         }
+        let accepted = Instant::now();
         self.commit(&parts, &plan);
         if !reading && self.plans.n_ready() == recorded {
             self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
         }
-        let elapsed = started.elapsed();
+        let ended = Instant::now();
+        let phases = Phases {
+            propose: proposed - started,
+            verify: verified - proposed,
+            accept: accepted - verified,
+            commit: ended - accepted,
+        };
         for part in &parts {
-            self.move_on(part, elapsed);
+            self.move_on(part, &phases);
         }
         for event in &mut events {
             if let Some((_, stats)) = &mut event.finish
@@ -194,11 +204,15 @@ impl Engine {
         }
     }
 
-    fn move_on(&mut self, part: &Part, elapsed: Duration) {
+    fn move_on(&mut self, part: &Part, phases: &Phases) {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         let was_prompt = seq.in_prompt();
-        let time = if was_prompt { &mut seq.stats.prompt_time } else { &mut seq.stats.generation_time };
-        *time += elapsed;
+        if was_prompt {
+            seq.stats.prompt_time += phases.total();
+        } else {
+            seq.stats.generation_time += phases.total();
+            seq.stats.phases.add(phases);
+        }
         seq.stored_grid = grid_of((seq.committed + part.sure - 1) as u32);
         seq.committed += part.sure + round.verdict.path.len();
         if was_prompt {
