@@ -4,11 +4,13 @@
 mod backend;
 pub mod conformance;
 pub mod linear;
+pub mod machine;
 mod math;
 mod memory;
 mod ops;
 pub mod pool;
 mod shared;
 mod simd;
+pub mod workload;
 
 pub use backend::Cpu;

@@ -25,6 +25,8 @@ mod vnni;
 
 pub use activations::{QuantRows, RowWriter};
 pub use isa::Isa;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::sdot;
 pub use vector::{axpy, dot_f16, dot_f32, f16_to_f32};
 
 use decode::Format;

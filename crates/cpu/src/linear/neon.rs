@@ -45,7 +45,7 @@ pub(crate) unsafe fn dot<W: Weight>(a: &[u8], b: &[f32]) -> f32 {
 /// # Safety
 /// The CPU has dotprod.
 #[inline(always)]
-unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(crate) unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: registers only; the instruction is there by the caller's promise.
     unsafe {
         asm!(
