@@ -2,13 +2,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Sampling, Witness};
 use overdraft_models::RecommendedSampling;
-use overdraft_plan::KvType;
+use overdraft_plan::{Backend, KvType};
 use serde_json::{Value, json};
 
-use crate::args::{DeviceArg, DraftModeArg, KvArg, ModelArgs, SamplingArgs};
+use crate::args::{
+    ComputeArgs, DeviceArg, DraftArgs, DraftModeArg, KvArg, ModelArgs, PairArgs, SamplingArgs,
+};
 use crate::failure::{Failure, Result};
 use crate::model::Model;
 
@@ -28,6 +31,13 @@ impl Device {
         match self {
             Device::Cpu => "cpu",
             Device::CpuReference => "cpu-reference",
+        }
+    }
+
+    pub(crate) fn backend(self, threads: usize) -> Box<dyn Backend> {
+        match self {
+            Device::Cpu => Box::new(Cpu::new(threads)),
+            Device::CpuReference => Box::new(Cpu::reference()),
         }
     }
 }
@@ -53,36 +63,53 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
-        let device = match args.device {
-            DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
-            DeviceArg::CpuReference => Device::CpuReference,
-            DeviceArg::Cuda => {
-                return Err(Failure::input("--device cuda: there is no CUDA in this build yet")
-                    .hint("use --device cpu, or leave the flag out"));
-            }
-        };
-        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = match (device, args.threads) {
-            (Device::Cpu, asked) => asked.map_or_else(cores, usize::from),
-            (Device::CpuReference, None | Some(1)) => 1,
-            (Device::CpuReference, Some(n)) => {
-                return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))
-                    .hint("leave out --threads, or use --device cpu"));
-            }
-        };
+        Ok(Self::of_pair(&args.pair, trained_context)?.drafting(&args.drafting))
+    }
+
+    /// The machine for a pair, drafting as it pays by what this run learns.
+    pub(crate) fn of_pair(args: &PairArgs, trained_context: usize) -> Result<Self> {
+        let (device, threads) = computing(&args.computing)?;
         Ok(Self {
             context: default_context(args.memory.ctx, trained_context),
             context_is_asked: args.memory.ctx.is_some(),
             threads,
             device,
             kv: kv_type(args.memory.kv),
-            draft_mode: draft_mode(args.drafting.draft_mode),
-            budget: args.drafting.budget.map(|n| n as usize),
-            draft_window: args.drafting.draft_window,
-            cost_cache: !args.drafting.no_cost_cache,
+            draft_mode: Mode::Auto,
+            budget: None,
+            draft_window: args.draft_window,
+            cost_cache: false,
             witness: Witness::None,
         })
     }
+
+    fn drafting(self, args: &DraftArgs) -> Self {
+        let budget = args.budget.map(|n| n as usize);
+        let cost_cache = !args.no_cost_cache;
+        Self { draft_mode: draft_mode(args.draft_mode), budget, cost_cache, ..self }
+    }
+}
+
+/// The device and its threads.
+pub(crate) fn computing(args: &ComputeArgs) -> Result<(Device, usize)> {
+    let device = match args.device {
+        DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
+        DeviceArg::CpuReference => Device::CpuReference,
+        DeviceArg::Cuda => {
+            return Err(Failure::input("--device cuda: there is no CUDA in this build yet")
+                .hint("use --device cpu, or leave the flag out"));
+        }
+    };
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = match (device, args.threads) {
+        (Device::Cpu, asked) => asked.map_or_else(cores, usize::from),
+        (Device::CpuReference, None | Some(1)) => 1,
+        (Device::CpuReference, Some(n)) => {
+            return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))
+                .hint("leave out --threads, or use --device cpu"));
+        }
+    };
+    Ok((device, threads))
 }
 
 pub(crate) fn default_context(asked: Option<u32>, trained: usize) -> usize {

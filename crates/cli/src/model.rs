@@ -3,16 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, available_memory, human};
 use overdraft_formats::TensorInfo;
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
-use overdraft_plan::Backend;
 use serde_json::{Value, json};
 
-use crate::config::{Device, Machine};
+use crate::config::Machine;
 use crate::cost_cache::CostCache;
 use crate::demo;
 use crate::failure::{Failure, Result};
@@ -94,10 +92,7 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        let backend: Box<dyn Backend> = match machine.device {
-            Device::Cpu => Box::new(Cpu::new(machine.threads)),
-            Device::CpuReference => Box::new(Cpu::reference()),
-        };
+        let backend = machine.device.backend(machine.threads);
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
     }
 

@@ -28,7 +28,7 @@ impl ConversationArgs {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
-    let model = Model::open(args.model.model.as_deref())?;
+    let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
     let is_chat = args.conversation.wants_chat();
     let answering = Answering::resolve(&args.sampling, &model, is_chat)?;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if prompt.is_demo {
         screen.greet("no prompt given, so here is one; yours goes behind `overdraft run`");
     }
-    let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
+    let draft = draft::choose(&args.model, &model, &screen)?;
     let mut engine = model.start(&machine, draft.as_ref(), &screen)?;
     let costs = model.cost_cache(&machine, draft.as_ref(), &engine);
     let recalled = costs.as_ref().is_some_and(|c| c.recall(&mut engine));
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 /// Special tokens count as such: people paste whole ChatML prompts. No end token is added, whatever the vocabulary
 /// wants for training texts: this text goes on.
-fn raw_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+pub(crate) fn raw_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let mut tokens = tokenizer.encode(text, Specials::Parse);
     if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
         && tokens.first() != Some(&bos)

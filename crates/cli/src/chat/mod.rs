@@ -26,12 +26,12 @@ use lines::Lines;
 pub(crate) fn chat(args: &ChatArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
-    let model = Model::open(args.model.model.as_deref())?;
+    let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
     let answering = Answering::resolve(&args.sampling, &model, true)?;
     let prompt = ChatPrompt::new(&model)?;
     model.greet(&screen);
-    let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
+    let draft = draft::choose(&args.model, &model, &screen)?;
     let mut engine = model.start(&machine, draft.as_ref(), &screen)?;
     let costs = model.cost_cache(&machine, draft.as_ref(), &engine);
     costs.as_ref().inspect(|c| {

@@ -138,7 +138,7 @@ impl Workload {
 fn check(op: &'static OpSpec, size: &Size) -> Result<(), SizeError> {
     if size.dims.len() != op.dims.len() {
         let names: Vec<&str> = op.dims.iter().map(|d| d.0).collect();
-        return Err(SizeError::Dims { op: op.name, names: names.join("x"), given: size.dims.len() });
+        return Err(SizeError::Dims { op: op.name, names: names.join(" x "), given: size.dims.len() });
     }
     let fail = |what, value, allowed: String| Err(SizeError::Value { op: op.name, what, value, allowed });
     for ((what, _), value) in op.dims.iter().zip(&size.dims) {
@@ -220,7 +220,7 @@ mod tests {
             working_set: 0,
         };
         for (op, dims, message) in [
-            ("linear", &[64][..], "linear has the dimensions outputsxinputs; 1 were given"),
+            ("linear", &[64][..], "linear has the dimensions outputs x inputs; 1 were given"),
             ("linear", &[0, 256], "linear: outputs = 0 must be between 1 and 262144"),
             ("linear", &[8, 100], "linear: inputs = 100 must be a multiple of 256 for Q4_K"),
             ("expert-add", &[8, 2, 100, 64], "expert-add: width = 100 must be a multiple of 256 for Q4_K"),
