@@ -67,6 +67,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
             kv: kv_type(args.kv),
             depth: args.depth as usize,
             working_set: (args.working_set as usize) << 20,
+            most_copies: usize::MAX,
         })
         .collect();
     if !spec.has_type {

@@ -209,7 +209,7 @@ pub(super) fn finish(
         Kind::Linear | Kind::LinearAdd | Kind::LinearGlu | Kind::ExpertGlu | Kind::ExpertAdd
     );
     Workload {
-        copies,
+        copies: copies.clamp(1, size.most_copies.max(1)),
         is_int8: multiplies && size.dtype.is_quantised(),
         weights: case.weights,
         layers: case.layers,

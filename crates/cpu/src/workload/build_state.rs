@@ -22,8 +22,8 @@ pub(super) fn build(kind: Kind, size: &Size) -> Workload {
     }
 }
 
-fn layers_within(layer_bytes: usize) -> usize {
-    (STATE_BYTES / layer_bytes.max(1)).clamp(1, MOST_LAYERS)
+fn layers_within(size: &Size, layer_bytes: usize) -> usize {
+    (STATE_BYTES / layer_bytes.max(1)).clamp(1, MOST_LAYERS.min(size.most_copies.max(1)))
 }
 
 fn attention(kind: Kind, mut b: CaseBuilder, size: &Size) -> Workload {
@@ -32,7 +32,7 @@ fn attention(kind: Kind, mut b: CaseBuilder, size: &Size) -> Workload {
     let (q, k, v) = (b.input(q_width, 1.0), b.input(kv_width, 1.0), b.input(kv_width, 1.0));
     let inv_freq = b.vector(vec![0.01; head_dim / 2]);
     let position_bytes = 2 * kv_width * size.kv.bytes();
-    let copies = layers_within(position_bytes * (size.depth + 512));
+    let copies = layers_within(size, position_bytes * (size.depth + 512));
     (0..copies).for_each(|_| {
         b.layer(LayerState::Attention(AttentionState { kv_heads, head_dim, class: 0 }));
     });
@@ -102,7 +102,7 @@ fn recurrent(kind: Kind, mut b: CaseBuilder, size: &Size) -> Workload {
     let conv = b.vector(conv);
     let decay = b.vector(vec![-0.1; value_heads]);
     let dt_bias = b.vector(vec![0.0; value_heads]);
-    let copies = layers_within(4 * (shape.state_len() + 48 * shape.window_row_len()));
+    let copies = layers_within(size, 4 * (shape.state_len() + 48 * shape.window_row_len()));
     (0..copies).for_each(|_| b.layer(LayerState::Recurrent(shape)));
     let values = value_heads * dim;
     let prepares = kind == Kind::RecurrentPrepare;

@@ -72,6 +72,8 @@ pub struct Size {
     pub depth: usize,
     /// Bytes of weights that the copies of the op take turns with; 0 for one matrix, which then stays in the cache.
     pub working_set: usize,
+    /// Copies at most, however many the working set or the clock would like.
+    pub most_copies: usize,
 }
 
 /// Largest dimension, context and weights: inputs of every op then stay within a few hundred megabytes.
@@ -170,14 +172,14 @@ fn check(op: &'static OpSpec, size: &Size) -> Result<(), SizeError> {
     let tokens = crate::conformance::Case::N_TOKENS as usize;
     match op.kind {
         Kind::Embed if d[0] < tokens => fail("tokens", d[0], format!("at least {tokens}")),
-        Kind::Attention | Kind::AttentionPrepare if d[0] % d[1] != 0 => {
+        Kind::Attention | Kind::AttentionPrepare if !d[0].is_multiple_of(d[1]) => {
             fail("heads", d[0], format!("a multiple of the {} kv-heads", d[1]))
         }
-        Kind::Recurrent | Kind::RecurrentPrepare if d[1] % d[0] != 0 => {
+        Kind::Recurrent | Kind::RecurrentPrepare if !d[1].is_multiple_of(d[0]) => {
             fail("value-heads", d[1], format!("a multiple of the {} key-heads", d[0]))
         }
         Kind::Attention | Kind::AttentionPrepare | Kind::Recurrent | Kind::RecurrentPrepare
-            if d[2] % 8 != 0 || d[2] > 1024 || d[0].max(d[1]) > 1024 =>
+            if !d[2].is_multiple_of(8) || d[2] > 1024 || d[0].max(d[1]) > 1024 =>
         {
             fail("head-dim", d[2], "a multiple of 8, at most 1024, as are heads".into())
         }
@@ -218,6 +220,7 @@ mod tests {
             kv: KvType::F16,
             depth: 64,
             working_set: 0,
+            most_copies: usize::MAX,
         };
         for (op, dims, message) in [
             ("linear", &[64][..], "linear has the dimensions outputs x inputs; 1 were given"),

@@ -138,6 +138,7 @@ mod tests {
                 kv: KvType::F16,
                 depth: 100,
                 working_set: 50_000,
+                most_copies: usize::MAX,
             };
             let workload = Workload::new(op, &size).unwrap();
             for rows in [1, 4, 16, 17, 32] {
