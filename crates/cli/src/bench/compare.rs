@@ -117,7 +117,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let build = &json["peer"]["build_number"];
     let (model, device) = (pair.model.checkpoint.name(), plain.engine.describe());
     let text = format!(
-        "{model}: overdraft on {device}, llama.cpp build {build} on {} threads, {repeats} turns\n\n{}",
+        "{model}: overdraft on {device}, llama.cpp build {build} on {} threads, turns: {repeats}\n\n{}",
         machine.threads,
         table(&lines)
     );

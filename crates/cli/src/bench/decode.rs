@@ -54,7 +54,7 @@ pub(crate) fn decode(args: &DecodeArgs, show: Show) -> Result<ExitCode> {
     let chosen =
         if args.work.temperature > 0.0 { format!("T = {}", args.work.temperature) } else { "greedy".into() };
     let headline = format!(
-        "{}, {}: {} prompts of {}, {} tokens each, {chosen}, {} times\n\n",
+        "{}, {}: {} prompts of {}, {} tokens each, {chosen}, repeats: {}\n\n",
         pair.model.checkpoint.name(),
         runs[0].engine.describe(),
         work.prompts.len(),

@@ -93,7 +93,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
     }
     let shape = dims.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
     let describe = device.backend(threads).describe();
-    let headline = format!("{} {shape}, {describe}: {} times\n\n", spec.name, args.times.repeats);
+    let headline = format!("{} {shape}, {describe}, repeats: {}\n\n", spec.name, args.times.repeats);
     let json = json!({
         "bench": "op",
         "about": about::as_json(),

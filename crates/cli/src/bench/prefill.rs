@@ -74,7 +74,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
         "prompts": Value::Array(rows),
     });
     let headline = format!(
-        "{}, {device}: reading prompts, {} times\n\n",
+        "{}, {device}: reading prompts, repeats: {}\n\n",
         pair.model.checkpoint.name(),
         args.times.repeats
     );
