@@ -33,10 +33,9 @@ pub fn read_bandwidth(threads: usize) -> f64 {
     BUFFER_BYTES as f64 / seconds.fold(f64::INFINITY, f64::min)
 }
 
-/// Multiply-adds a second of int8 numbers that `threads` threads together do, operands in registers.
-pub fn int8_peak(threads: usize) -> f64 {
-    let (pool, isa) = (Pool::new(threads), Isa::detect());
-    int8_peak_of(&pool, isa, PASS_TIME)
+/// Multiply-adds a second of int8 numbers that `threads` threads together do with `isa`, operands in registers.
+pub fn int8_peak(threads: usize, isa: Isa) -> f64 {
+    int8_peak_of(&Pool::new(threads), isa, PASS_TIME)
 }
 
 fn int8_peak_of(pool: &Pool, isa: Isa, pass_time: Duration) -> f64 {

@@ -22,7 +22,11 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn measure(threads: usize) -> Self {
-        Self { threads, bytes_per_second: read_bandwidth(threads), int8_per_second: int8_peak(threads) }
+        Self {
+            threads,
+            bytes_per_second: read_bandwidth(threads),
+            int8_per_second: int8_peak(threads, Isa::detect()),
+        }
     }
 
     pub(crate) fn as_json(&self) -> Value {

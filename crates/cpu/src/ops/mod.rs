@@ -11,9 +11,9 @@ mod row_ops;
 pub(crate) mod thread_buffer;
 mod top_tokens;
 
-use overdraft_plan::{Op, Plan, Step, Weights};
+use overdraft_plan::{MatrixId, Op, Plan, Step, Weights};
 
-use crate::linear::{Isa, QuantRows};
+use crate::linear::{Isa, Packed, QuantRows};
 use crate::memory::{Acts, LayerMemory, StateMemory};
 use crate::pool::Pool;
 
@@ -31,6 +31,8 @@ pub(crate) enum Mode {
 pub(crate) struct Cx<'a> {
     pub(crate) mode: &'a Mode,
     pub(crate) weights: &'a Weights,
+    /// By [`MatrixId`]; what is not here is read as it lies in the file.
+    pub(crate) packed: &'a [Option<Packed>],
     pub(crate) step: &'a Step,
     pub(crate) acts: Acts<'a>,
 }
@@ -56,27 +58,26 @@ impl OpScratch {
         thread_buffer::reserve(mode, plan.ops.iter().map(|op| buffer_len(plan, op)).max().unwrap_or(0));
         let n_experts = plan.ops.iter().map(|op| if let Op::Route(r) = op { r.n_experts } else { 0 });
         let n_experts = n_experts.max().unwrap_or(0);
-        let rows = |n: usize| n.next_multiple_of(16);
         let width = |a: &overdraft_plan::Act| plan.act(*a).width;
         let needed = plan.ops.iter().map(|op| match op {
             Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. } => {
-                rows(plan.bucket) * width(x)
+                plan.bucket * width(x)
             }
             Op::ExpertGlu(e) => {
                 let pairs = plan.bucket * plan.choices[e.choice.0 as usize].width;
                 self.grouping.reserve(pairs, n_experts, width(&e.x));
-                rows(pairs) * width(&e.x)
+                pairs * width(&e.x)
             }
             Op::ExpertAdd(e) => {
                 let k = plan.choices[e.choice.0 as usize].width;
                 self.grouping.reserve(plan.bucket * k, n_experts, width(&e.h) / k);
-                rows(plan.bucket * k) * (width(&e.h) / k)
+                plan.bucket * width(&e.h)
             }
             _ => 0,
         });
         let needed = needed.max().unwrap_or(0);
         if needed > self.room {
-            self.quant = QuantRows::with_capacity(16, needed.div_ceil(16).next_multiple_of(32));
+            self.quant = QuantRows::with_capacity(1, needed);
             self.room = needed;
         }
     }
@@ -86,7 +87,7 @@ impl OpScratch {
 fn buffer_len(plan: &Plan, op: &Op) -> usize {
     match op {
         Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => linear::buffer_len(plan.bucket),
-        Op::ExpertGlu(_) | Op::ExpertAdd(_) => experts::buffer_len(plan.bucket),
+        Op::ExpertGlu(_) | Op::ExpertAdd(_) => linear::buffer_len(plan.bucket),
         Op::Attention(a) => attention::buffer_len(a.head_dim),
         _ => 0,
     }
@@ -101,9 +102,26 @@ impl Cx<'_> {
         }
     }
 
+    pub(crate) fn weight(&self, id: MatrixId) -> linear::Weight<'_> {
+        let packed = self.packed.get(id.0 as usize).and_then(Option::as_ref);
+        linear::Weight { matrix: self.weights.matrix(id), packed }
+    }
+
     /// Runs `task(0..n)`, on the pool where there is one.
     pub(crate) fn each(&self, n: usize, task: impl Fn(usize) + Sync) {
         run(self.mode, n, task);
+    }
+}
+
+/// The matrices that an op multiplies with.
+pub(crate) fn multiplied(op: &Op) -> Vec<MatrixId> {
+    match op {
+        Op::Linear { outs, .. } => outs.iter().map(|o| o.weight).collect(),
+        Op::LinearAdd { weight, .. } => vec![*weight],
+        Op::LinearGlu { gate, up, .. } => vec![*gate, *up],
+        Op::ExpertGlu(e) => vec![e.gate, e.up],
+        Op::ExpertAdd(e) => vec![e.down],
+        _ => Vec::new(),
     }
 }
 

@@ -8,13 +8,12 @@ use crate::math::{silu, sum_of_squares};
 use crate::memory::StateMemory;
 
 pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) {
-    let table = cx.weights.matrix(table);
+    let table = cx.weight(table);
     cx.each(cx.acts.rows(out), |r| {
         let token = cx.step.rows()[r].token as usize;
         // SAFETY: row `r` of `out` belongs to this task.
         let out = unsafe { cx.acts.row_mut(out, r) };
-        let bytes = table.row_range(token, 1);
-        table.dtype.decode_row(bytes, out).expect("loaders admit decodable tables only");
+        table.decode_row(token, out);
     });
 }
 
