@@ -9,7 +9,7 @@ use overdraft_plan::{
 use crate::linear::{Isa, Packed, WeightView, pack};
 use crate::memory::{Arena, PlanMemory, StateMemory};
 use crate::ops::commit::commit;
-use crate::ops::{Cx, Mode, OpScratch, execute, multiplied, thread_buffer};
+use crate::ops::{Cx, Mode, OpScratch, execute, multiplied, recurrent, thread_buffer};
 use crate::pool::Pool;
 
 /// Weights, state and plans of one model on the CPU.
@@ -109,12 +109,11 @@ impl Backend for Cpu {
     }
 
     fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
-        // For the state one grid ahead that deep drafts need.
-        let ahead = spec.layers.iter().map(|layer| match layer {
-            LayerState::Recurrent(r) => r.key_dim * r.value_dim,
+        let buffers = spec.layers.iter().map(|layer| match layer {
+            LayerState::Recurrent(shape) => recurrent::buffer_len(shape),
             LayerState::Attention(_) => 0,
         });
-        thread_buffer::reserve(&self.mode, ahead.max().unwrap_or(0));
+        thread_buffer::reserve(&self.mode, buffers.max().unwrap_or(0));
         self.states.push(StateMemory::new(spec));
         Ok(StateId(self.states.len() as u32 - 1))
     }

@@ -3,6 +3,7 @@
 
 mod backend;
 pub mod conformance;
+mod lanes;
 pub mod linear;
 pub mod machine;
 mod math;
@@ -11,6 +12,7 @@ mod ops;
 pub mod pool;
 mod shared;
 mod simd;
+mod sums;
 pub mod workload;
 
 pub use backend::Cpu;

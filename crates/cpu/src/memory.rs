@@ -230,6 +230,15 @@ impl<'a> Acts<'a> {
     }
 
     /// # Safety
+    /// No task writes these columns of the row meanwhile.
+    pub(crate) unsafe fn part(&self, act: Act, r: usize, columns: std::ops::Range<usize>) -> &'a [f32] {
+        let (start, width) = (self.offsets[act.0 as usize], self.width(act));
+        assert!(columns.end <= width);
+        // SAFETY: passed on to the caller.
+        unsafe { self.acts.read(start + r * width + columns.start..start + r * width + columns.end) }
+    }
+
+    /// # Safety
     /// No other task touches these columns of the row meanwhile.
     pub(crate) unsafe fn part_mut(
         &self,
