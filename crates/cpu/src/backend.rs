@@ -125,7 +125,7 @@ impl Backend for Cpu {
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
         self.pack(&plan)?;
         self.scratch.reserve(&self.mode, &plan);
-        self.plans.push(PlanMemory::new(plan, &mut self.arena));
+        self.plans.push(PlanMemory::new(plan, &self.weights, &mut self.arena));
         self.last_run = None;
         Ok(PlanId(self.plans.len() as u32 - 1))
     }
@@ -133,7 +133,7 @@ impl Backend for Cpu {
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
         let memory = &mut self.plans[plan.0 as usize];
         let state = &mut self.states[state.0 as usize];
-        step.validate(&memory.plan, memory.vocab(&self.weights), state.slots, &state.pages)?;
+        step.validate(&memory.plan, memory.vocab, state.slots, &state.pages)?;
         memory.n_rows = step.n_rows();
         memory.n_logits = step.logit_rows().len();
         self.last_run = Some(plan);

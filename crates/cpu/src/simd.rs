@@ -2,12 +2,14 @@
 //! result of its own; on a CPU with AVX2 or AVX-512 it is compiled for that, elsewhere for the baseline. How wide the
 //! compiler makes its vectors changes nothing in a lane, so every machine gets the same bits.
 
+use std::ops::Range;
+
+use overdraft_plan::PAGE;
+
 use crate::linear::Isa;
 use crate::linear::isa::Kind;
-pub(crate) use crate::linear::{axpy, dot_f32 as dot, f16_to_f32};
+pub(crate) use crate::linear::{axpy, dot_f32 as dot};
 use crate::math;
-
-const LANES: usize = 8;
 
 /// Declares `pub(crate) fn name(isa, args)` with one body compiled for each instruction set.
 macro_rules! vectorised {
@@ -61,27 +63,39 @@ vectorised! {
 }
 
 vectorised! {
-    /// `y += Σ_j weights[j] · rows[j]`, j in order: the bits of as many calls of `axpy`. A strip of `y` stays in registers over
-    /// all rows, where `axpy` would read and write it for each.
-    fn add_weighted(weights: &[f32], rows: &[&[f32]], y: &mut [f32]) {
-        const STRIP: usize = 8 * LANES;
-        let width = y.len();
-        let mut column = 0;
-        while column + STRIP <= width {
-            let mut sums: [f32; STRIP] = std::array::from_fn(|lane| y[column + lane]);
-            for (weight, row) in weights.iter().zip(rows) {
-                let row = &row[column..column + STRIP];
-                for lane in 0..STRIP {
-                    sums[lane] = weight.mul_add(row[lane], sums[lane]);
-                }
+    /// A page's part of a softmax: scores at `seen` places become `e^(scale · score - max)`, where `max` is the largest of
+    /// them and of `before`, all others zero. Returns `max` and their sum, place i in lane i mod 16.
+    fn softmax_part(scale: f32, before: f32, seen: Range<usize>, scores: &mut [f32; PAGE]) -> (f32, f32) {
+        const LANES: usize = 16;
+        let mut maxima = [before; LANES];
+        for (lanes, n) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip(0..) {
+            for lane in 0..LANES {
+                let place = n * LANES + lane;
+                let hidden = place < seen.start || place >= seen.end;
+                lanes[lane] = if hidden { f32::NEG_INFINITY } else { lanes[lane] * scale };
+                maxima[lane] = maxima[lane].max(lanes[lane]);
             }
-            y[column..column + STRIP].copy_from_slice(&sums);
-            column += STRIP;
         }
-        for (weight, row) in weights.iter().zip(rows) {
-            for (y, x) in y[column..].iter_mut().zip(&row[column..width]) {
-                *y = weight.mul_add(*x, *y);
+        let max = maxima.into_iter().fold(before, f32::max);
+        let mut sums = [0.0f32; LANES];
+        for lanes in scores.as_chunks_mut::<LANES>().0 {
+            for lane in 0..LANES {
+                let weight = math::exp(lanes[lane] - max);
+                lanes[lane] = if lanes[lane] == f32::NEG_INFINITY { 0.0 } else { weight };
+                sums[lane] += lanes[lane];
             }
+        }
+        let eight: [f32; 8] = std::array::from_fn(|l| sums[l] + sums[l + 8]);
+        let four: [f32; 4] = std::array::from_fn(|l| eight[l] + eight[l + 4]);
+        (max, (four[0] + four[2]) + (four[1] + four[3]))
+    }
+}
+
+vectorised! {
+    /// `y *= σ(gate)`
+    fn times_sigmoid(gate: &[f32], y: &mut [f32]) {
+        for (y, g) in y.iter_mut().zip(gate) {
+            *y *= math::sigmoid(*g);
         }
     }
 }
@@ -119,29 +133,6 @@ vectorised! {
         for (g, u) in g.iter_mut().zip(u) {
             let a = g.min(limit);
             *g = a * math::sigmoid(alpha * a) * (u.clamp(-limit, limit) + 1.0);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_weighted_sum_has_the_bits_of_its_terms_added_one_by_one() {
-        let x: Vec<f32> = (0..900).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37).collect();
-        let weights: Vec<f32> = (0..9).map(|i| (i as f32 - 3.7) * 0.3).collect();
-        for isa in Isa::available() {
-            for (n, width) in [(0, 8), (1, 3), (9, 64), (4, 71), (7, 128)] {
-                let rows: Vec<&[f32]> = x.chunks(width).take(n).collect();
-                let mut want = x[5..5 + width].to_vec();
-                let mut got = want.clone();
-                for (weight, row) in weights.iter().zip(&rows) {
-                    axpy(Isa::SCALAR, *weight, row, &mut want);
-                }
-                add_weighted(isa, &weights[..n], &rows, &mut got);
-                assert_eq!(got, want, "{isa:?}, {n} rows of {width}");
-            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The ops, one idea a file: the definition, and the fast path where it differs.
 
 mod attention;
+mod attention_pages;
 mod attention_prepare;
 pub(crate) mod commit;
 mod experts;
@@ -89,7 +90,7 @@ fn buffer_len(plan: &Plan, op: &Op) -> usize {
     match op {
         Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => linear::buffer_len(plan.bucket),
         Op::ExpertGlu(_) | Op::ExpertAdd(_) => linear::buffer_len(plan.bucket),
-        Op::Attention(a) => attention::buffer_len(a.head_dim),
+        Op::Attention(a) => attention_pages::buffer_len(a.head_dim),
         _ => 0,
     }
 }
@@ -106,6 +107,14 @@ impl Cx<'_> {
     pub(crate) fn weight(&self, id: MatrixId) -> linear::Weight<'_> {
         let packed = self.packed.get(id.0 as usize).and_then(Option::as_ref);
         linear::Weight { matrix: self.weights.matrix(id), packed }
+    }
+
+    /// Threads that share the work.
+    pub(crate) fn threads(&self) -> usize {
+        match self.mode {
+            Mode::Definition => 1,
+            Mode::Fast { pool, .. } => pool.threads(),
+        }
     }
 
     /// Runs `task(0..n)`, on the pool where there is one.
