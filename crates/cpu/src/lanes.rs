@@ -3,6 +3,8 @@
 
 use half::f16;
 
+use crate::math::sum_of_lanes;
+
 /// Lanes of every vector, on every instruction set.
 pub(crate) const LANES: usize = 16;
 
@@ -58,9 +60,7 @@ impl Lanes for [f32; LANES] {
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        let eight: [f32; 8] = std::array::from_fn(|l| self[l] + self[l + 8]);
-        let four: [f32; 4] = std::array::from_fn(|l| eight[l] + eight[l + 4]);
-        (four[0] + four[2]) + (four[1] + four[3])
+        sum_of_lanes(self)
     }
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct RecurrentMemory {
     pub(crate) window: Vec<f32>,
     /// `[slot, position mod CONV_ROWS, conv_width]`
     pub(crate) conv: Vec<f32>,
+    /// The convolution's input before a sequence starts: `[conv_width]`
+    pub(crate) zeros: Vec<f32>,
 }
 
 pub(crate) enum LayerMemory {
@@ -108,6 +110,7 @@ impl StateMemory {
                     s: vec![0.0; spec.slots * r.state_len()],
                     window: vec![0.0; spec.slots * WINDOW_ROWS * r.window_row_len()],
                     conv: vec![0.0; spec.slots * CONV_ROWS * r.conv_width()],
+                    zeros: vec![0.0; r.conv_width()],
                 }),
             })
             .collect();
@@ -283,16 +286,15 @@ impl<'a> Acts<'a> {
 
     /// # Safety
     /// No other task touches these columns of the row meanwhile.
-    pub(crate) unsafe fn part_mut(
-        &self,
-        act: Act,
-        r: usize,
-        columns: Range<usize>,
-    ) -> &'a mut [f32] {
+    pub(crate) unsafe fn part_mut(&self, act: Act, r: usize, columns: Range<usize>) -> &'a mut [f32] {
         let (start, width) = (self.offsets[act.0 as usize], self.width(act));
         assert!(columns.end <= width);
         // SAFETY: passed on to the caller.
         unsafe { self.acts.write(start + r * width + columns.start..start + r * width + columns.end) }
+    }
+
+    pub(crate) fn choices_per_row(&self, choice: Choice) -> usize {
+        self.plan.choices[choice.0 as usize].width
     }
 
     /// The k experts of row `r`.

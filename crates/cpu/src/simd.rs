@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use overdraft_plan::PAGE;
 
+use crate::lanes::LANES;
 use crate::linear::Isa;
 use crate::linear::isa::Kind;
 pub(crate) use crate::linear::{axpy, dot_f32 as dot};
@@ -66,7 +67,6 @@ vectorised! {
     /// A page's part of a softmax: scores at `seen` places become `e^(scale · score - max)`, where `max` is the largest of
     /// them and of `before`, all others zero. Returns `max` and their sum, place i in lane i mod 16.
     fn softmax_part(scale: f32, before: f32, seen: Range<usize>, scores: &mut [f32; PAGE]) -> (f32, f32) {
-        const LANES: usize = 16;
         let mut maxima = [before; LANES];
         for (lanes, n) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip(0..) {
             for lane in 0..LANES {
@@ -85,9 +85,7 @@ vectorised! {
                 sums[lane] += lanes[lane];
             }
         }
-        let eight: [f32; 8] = std::array::from_fn(|l| sums[l] + sums[l + 8]);
-        let four: [f32; 4] = std::array::from_fn(|l| eight[l] + eight[l + 4]);
-        (max, (four[0] + four[2]) + (four[1] + four[3]))
+        (max, math::sum_of_lanes(sums))
     }
 }
 
@@ -101,19 +99,97 @@ vectorised! {
 }
 
 vectorised! {
-    /// `y = e^(y - shift)`
-    fn exp_less(shift: f32, y: &mut [f32]) {
+    /// The largest; what is not a number does not count.
+    fn max(x: &[f32]) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *lane = if *x > *lane { *x } else { *lane };
+            }
+        }
+        lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
+    }
+}
+
+vectorised! {
+    /// `Σ e^(x - shift)` over the numbers among `x`, element i in lane i mod 16.
+    fn sum_of_exp(shift: f32, x: &[f32]) -> f32 {
+        let mut lanes = [0.0f32; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        let weight = |x: f32| {
+            let e = math::exp(x - shift);
+            if x.is_nan() { 0.0 } else { e }
+        };
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *lane += weight(*x);
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *lane += weight(*x);
+        }
+        math::sum_of_lanes(lanes)
+    }
+}
+
+vectorised! {
+    /// `y = e^y`, and nothing where that is less than `e^-60`. What a head that forgets at once has left of a row is far
+    /// below any digit of a sum, and its products with keys would be subnormal, which a multiplication takes a hundred
+    /// times as long for: they were two thirds of the delta rule's time.
+    fn decayed(y: &mut [f32]) {
         for y in y {
-            *y = math::exp(*y - shift);
+            *y = if *y < -60.0 { 0.0 } else { math::exp(*y) };
         }
     }
 }
 
 vectorised! {
-    /// `y = silu(y)`
-    fn silu(y: &mut [f32]) {
-        for y in y {
-            *y = math::silu(*y);
+    /// `out = x / sqrt(mean(x²) + eps) · weight`
+    fn rms_norm(weight: &[f32], eps: f32, x: &[f32], out: &mut [f32]) {
+        let scale = 1.0 / (math::sum_of_squares(x) / x.len() as f32 + eps).sqrt();
+        for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
+            *o = x * scale * w;
+        }
+    }
+}
+
+vectorised! {
+    /// `x = x / sqrt(mean(x²) + eps) · weight`
+    fn rms_norm_in_place(weight: &[f32], eps: f32, x: &mut [f32]) {
+        let scale = 1.0 / (math::sum_of_squares(x) / x.len() as f32 + eps).sqrt();
+        for (x, w) in x.iter_mut().zip(weight) {
+            *x = *x * scale * w;
+        }
+    }
+}
+
+vectorised! {
+    /// `x = scale · x / sqrt(Σ x² + eps)`
+    fn to_length(scale: f32, eps: f32, x: &mut [f32]) {
+        let factor = scale / (math::sum_of_squares(x) + eps).sqrt();
+        for x in x {
+            *x *= factor;
+        }
+    }
+}
+
+vectorised! {
+    /// `y *= silu(gate)`
+    fn times_silu(gate: &[f32], y: &mut [f32]) {
+        for (y, g) in y.iter_mut().zip(gate) {
+            *y *= math::silu(*g);
+        }
+    }
+}
+
+vectorised! {
+    /// `out[c] = silu(Σ_j w[c, j] x_j[c])`, taps in order.
+    fn convolve(x: [&[f32]; 4], w: &[f32], out: &mut [f32]) {
+        let n = out.len();
+        let [a, b, c, d] = x.map(|x| &x[..n]);
+        for (i, w) in w.as_chunks::<4>().0[..n].iter().enumerate() {
+            out[i] = math::silu(w[0] * a[i] + w[1] * b[i] + w[2] * c[i] + w[3] * d[i]);
         }
     }
 }

@@ -35,7 +35,13 @@ pub(super) struct Query<'a> {
 
 /// # Safety
 /// `q` is not written meanwhile, and no other task has (r, h).
-pub(super) unsafe fn query<'a>(cx: &Cx<'a>, op: &Attention, view: &RowView<'_>, r: usize, h: usize) -> Query<'a> {
+pub(super) unsafe fn query<'a>(
+    cx: &Cx<'a>,
+    op: &Attention,
+    view: &RowView<'_>,
+    r: usize,
+    h: usize,
+) -> Query<'a> {
     let d = op.head_dim;
     let stride = if op.gated { 2 * d } else { d };
     // SAFETY: the caller's promise; the output of a head is a column range of its own.

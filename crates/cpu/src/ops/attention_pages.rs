@@ -189,8 +189,7 @@ impl<'a, T: Element> Task<'a, T> {
             if seen.is_empty() {
                 continue;
             }
-            let (max, total) =
-                simd::softmax_part(self.isa, self.op.scale, running.max, seen.clone(), scores);
+            let (max, total) = simd::softmax_part(self.isa, self.op.scale, running.max, seen.clone(), scores);
             if max > running.max {
                 let shrink = if running.max == f32::NEG_INFINITY { 0.0 } else { exp(running.max - max) };
                 running.total *= shrink;

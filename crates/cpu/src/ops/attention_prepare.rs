@@ -5,9 +5,9 @@ use half::slice::HalfFloatSliceExt;
 use overdraft_plan::{AttentionPrepare, RmsNorm, RopeStyle};
 
 use super::Cx;
-use super::row_ops::rms_norm_in_place;
 use crate::memory::{AttentionMemory, KvMemory};
 use crate::shared::Shared;
+use crate::simd;
 
 /// A layer's pages while tasks write to them.
 enum KvShared<'a> {
@@ -23,7 +23,9 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
         KvMemory::F32(v) => KvShared::F32(Shared::new(v)),
         KvMemory::F16(v) => KvShared::F16(Shared::new(v)),
     };
-    cx.each(cx.acts.rows(op.k), |r| {
+    // Rows next to each other write to the same lines of a page of keys: they had better be one thread's.
+    let width = op.q.map_or(0, |q| cx.acts.width(q)) + 4 * cx.acts.width(op.k);
+    cx.each_row(cx.acts.rows(op.k), 2 * width, |r| {
         // SAFETY: row `r` of q and k belongs to this task; angles and v are only read.
         let (q, k, v, angles) = unsafe {
             (
@@ -36,7 +38,7 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
         let (cos, sin) = angles.split_at(op.rotary_dims / 2);
         let turn = |head: &mut [f32], norm: Option<RmsNorm>| {
             if let Some(norm) = norm {
-                rms_norm_in_place(head, cx.weights.vector(norm.weight), norm.eps);
+                simd::rms_norm_in_place(cx.isa(), cx.weights.vector(norm.weight), norm.eps, head);
             }
             rotate(&mut head[..op.rotary_dims], cos, sin, op.style);
         };

@@ -44,13 +44,20 @@ pub(crate) struct OpScratch {
     /// Int8 activations of the linear op at work.
     pub(crate) quant: QuantRows,
     pub(crate) grouping: experts::Grouping,
+    /// Of the rows of logits at work.
+    slices: top_tokens::Slices,
     /// Elements `quant` has room for.
     room: usize,
 }
 
 impl Default for OpScratch {
     fn default() -> Self {
-        Self { quant: QuantRows::with_capacity(0, 0), grouping: experts::Grouping::default(), room: 0 }
+        Self {
+            quant: QuantRows::with_capacity(0, 0),
+            grouping: experts::Grouping::default(),
+            slices: Vec::new(),
+            room: 0,
+        }
     }
 }
 
@@ -58,6 +65,12 @@ impl OpScratch {
     /// Makes room for the widest ops of a plan, here and on the threads that will run them.
     pub(crate) fn reserve(&mut self, mode: &Mode, plan: &Plan) {
         thread_buffer::reserve(mode, plan.ops.iter().map(|op| buffer_len(plan, op)).max().unwrap_or(0));
+        let slices = plan.ops.iter().map(|op| match op {
+            Op::TopTokens { logits, choice } => top_tokens::scratch_len(plan, *logits, *choice),
+            _ => 0,
+        });
+        let slices = slices.max().unwrap_or(0).max(self.slices.len());
+        self.slices.resize(slices, Default::default());
         let n_experts = plan.ops.iter().map(|op| if let Op::Route(r) = op { r.n_experts } else { 0 });
         let n_experts = n_experts.max().unwrap_or(0);
         let width = |a: &overdraft_plan::Act| plan.act(*a).width;
@@ -121,6 +134,16 @@ impl Cx<'_> {
     pub(crate) fn each(&self, n: usize, task: impl Fn(usize) + Sync) {
         run(self.mode, n, task);
     }
+
+    /// Runs `task(0..n)`, each of about so many cycles, neighbours on one thread, and on one thread altogether where that is
+    /// faster.
+    pub(crate) fn each_row(&self, n: usize, cycles: usize, task: impl Fn(usize) + Sync) {
+        let n_tasks = (n.saturating_mul(cycles) / WORTH_A_TASK).min(n).min(4 * self.threads());
+        if n_tasks < 2 {
+            return (0..n).for_each(task);
+        }
+        self.each(n_tasks, |t| (n * t / n_tasks..n * (t + 1) / n_tasks).for_each(&task));
+    }
 }
 
 /// The matrices that an op multiplies with.
@@ -134,6 +157,10 @@ pub(crate) fn multiplied(op: &Op) -> Vec<MatrixId> {
         _ => Vec::new(),
     }
 }
+
+/// Cycles, about, that are worth handing to another thread: a dispatch costs one or two thousand, and as much again in
+/// lines that move between caches.
+const WORTH_A_TASK: usize = 10_000;
 
 pub(crate) fn run(mode: &Mode, n: usize, task: impl Fn(usize) + Sync) {
     match mode {
@@ -167,7 +194,7 @@ pub(crate) fn execute(op: &Op, cx: &Cx<'_>, scratch: &mut OpScratch, state: &mut
         Op::ExpertAdd(op) => experts::add(cx, scratch, op),
         Op::LoadTaps { out } => row_ops::load_taps(cx, state, *out),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
-        Op::TopTokens { logits, choice } => top_tokens::run(cx, *logits, *choice),
+        Op::TopTokens { logits, choice } => top_tokens::run(cx, &mut scratch.slices, *logits, *choice),
     }
 }
 

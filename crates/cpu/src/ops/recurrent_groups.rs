@@ -11,13 +11,7 @@ use crate::simd;
 use crate::sums::{Factors, Matrix, Start, dots_with_two, weighted_sums};
 
 /// `scaled_keys` holds [`GRID`] keys while a state is folded.
-pub(super) fn run(
-    head: &Head<'_>,
-    isa: Isa,
-    state: &mut [f32],
-    ahead: &mut [f32],
-    scaled_keys: &mut [f32],
-) {
+pub(super) fn run(head: &Head<'_>, isa: Isa, state: &mut [f32], ahead: &mut [f32], scaled_keys: &mut [f32]) {
     walk(
         head,
         state,
@@ -36,7 +30,7 @@ fn fold(head: &Head<'_>, isa: Isa, s: &mut [f32], grid: u32, scaled_keys: &mut [
     for j in (0..GRID).rev() {
         weights[j] = weights[j + 1] + reach[j].g;
     }
-    simd::exp_less(isa, 0.0, &mut weights);
+    simd::decayed(isa, &mut weights);
     let [whole, weights @ ..] = weights;
     for ((scaled, past), weight) in scaled_keys.chunks_exact_mut(dk).zip(&reach).zip(weights) {
         scaled.copy_from_slice(past.k);
@@ -124,7 +118,7 @@ impl<'a> Group<'a> {
             decay += g;
         }
         weights[own] = decay;
-        simd::exp_less(self.isa, 0.0, weights);
+        simd::decayed(self.isa, weights);
     }
 
     fn n_common(&self) -> usize {
