@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{Backend, KvType, PAGE, StateId, StateSpec, Step, bucket_for};
+use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec, Step, bucket_for};
 
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
 use crate::pages::PagePool;
 use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
 use crate::request::{Finish, Request, SeqId};
-use crate::round::Round;
+use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
 use crate::spec::accept::Verdict;
@@ -103,6 +103,34 @@ pub struct Event {
     pub finish: Option<(Finish, Stats)>,
 }
 
+/// What a step brought, in a buffer that can be kept and refilled: its texts are written where those before them were.
+#[derive(Default)]
+pub struct Events {
+    pub(crate) list: Vec<Event>,
+    /// Of earlier events, emptied.
+    texts: Vec<String>,
+}
+
+impl Events {
+    pub(crate) fn clear(&mut self) {
+        self.texts.extend(self.list.drain(..).map(|event| event.text));
+        self.texts.iter_mut().for_each(String::clear);
+    }
+
+    /// An empty text, with room for nearly any token's.
+    pub(crate) fn text(&mut self) -> String {
+        self.texts.pop().unwrap_or_else(|| String::with_capacity(64))
+    }
+}
+
+impl std::ops::Deref for Events {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.list
+    }
+}
+
 pub struct Engine {
     pub(crate) decoder: Decoder,
     pub(crate) draft: Option<Draft>,
@@ -120,7 +148,10 @@ pub struct Engine {
     next_id: u64,
     pub(crate) step: Step,
     pub(crate) sampler: Sampler,
-    pub(crate) logits: Vec<f32>,
+    /// The sequences of the step.
+    pub(crate) parts: Vec<Part>,
+    /// Sequences that a pass of the draft is for.
+    pub(crate) chosen: Vec<usize>,
     /// Accepted rows of each sequence of the step.
     pub(crate) paths: Vec<Vec<u32>>,
     /// Sequences that failed and are not yet reported, and what others brought in that step.
@@ -172,7 +203,8 @@ impl Engine {
             next_id: 0,
             step: Step::default(),
             sampler: Sampler::default(),
-            logits: Vec::new(),
+            parts: Vec::new(),
+            chosen: Vec::new(),
             paths: Vec::new(),
             failed: VecDeque::new(),
             held_back: Vec::new(),
@@ -295,13 +327,20 @@ impl Engine {
                 return Err(EngineError::NoPages { needed: *n, free: pool.unreserved() });
             }
         }
-        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n)).collect();
+        let pages = (limit + SLACK).div_ceil(PAGE);
+        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n, pages)).collect();
         self.backend.reset_slot(self.state, slot as usize);
-        let mut history = History::default();
+        let mut history =
+            History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
         for token in &request.prompt {
-            history.prompt(*token);
+            if request.sampling.has_penalties() {
+                history.prompt(*token);
+            }
             drafter.committed(*token);
         }
+        // Room for its whole life, as for its pages: no step of it allocates.
+        let mut tokens = Vec::with_capacity(limit + 1);
+        tokens.extend_from_slice(&request.prompt);
         let id = SeqId(self.next_id);
         self.next_id += 1;
         self.rounds.push(Round {
@@ -310,13 +349,13 @@ impl Engine {
             decision: None,
             forecast: Forecast::default(),
             tree: TokenTree::new(vocab as u32),
-            verdict: Verdict::default(),
+            verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             injected: 0,
         });
         self.seqs.push(Sequence {
             id,
             slot,
-            tokens: request.prompt.clone(),
+            tokens,
             committed: 0,
             stored_grid: 0,
             tables,

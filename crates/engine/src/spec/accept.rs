@@ -88,7 +88,7 @@ mod tests {
         fn next(&mut self, sampling: &Sampling) -> u32 {
             logits_after(&self.tokens, &mut self.logits);
             let position = self.tokens.len() as u32;
-            let token = self.sampler.choose(&mut self.logits, sampling, &self.history, position).unwrap();
+            let token = self.sampler.choose(&self.logits, sampling, &self.history, position).unwrap();
             self.history.answer(token);
             self.tokens.push(token);
             token
