@@ -8,6 +8,7 @@ use overdraft_plan::PAGE;
 
 use crate::lanes::LANES;
 use crate::linear::Isa;
+#[cfg(target_arch = "x86_64")]
 use crate::linear::isa::Kind;
 pub(crate) use crate::linear::{axpy, dot_f32 as dot};
 use crate::math;
@@ -136,7 +137,7 @@ vectorised! {
 vectorised! {
     /// `y = e^y`, and nothing where that is less than `e^-60`. What a head that forgets at once has left of a row is far
     /// below any digit of a sum, and its products with keys would be subnormal, which a multiplication takes a hundred
-    /// times as long for: they were two thirds of the delta rule's time.
+    /// times as long for: they were three quarters of the delta rule's time in a prompt.
     fn decayed(y: &mut [f32]) {
         for y in y {
             *y = if *y < -60.0 { 0.0 } else { math::exp(*y) };

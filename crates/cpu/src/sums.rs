@@ -10,6 +10,7 @@ use half::f16;
 
 use crate::lanes::{LANES, Lanes};
 use crate::linear::Isa;
+#[cfg(target_arch = "x86_64")]
 use crate::linear::isa::Kind;
 
 /// What rows are made of.
