@@ -24,7 +24,8 @@ fn main() {
             WeightView::supports(*d) && asked.iter().any(|a| a == d.name() || a == "ALL")
         }
     };
-    println!("one thread reads {:.1} GB/s", machine::read_bandwidth(1) / 1e9);
+    let read = machine::read_bandwidth(1).expect("memory to read");
+    println!("one thread reads {:.1} GB/s", read / 1e9);
     for isa in Isa::available() {
         println!("and has {:.1} G int8 multiply-adds/s with {isa}", machine::int8_peak(1, isa) / 1e9);
     }

@@ -10,7 +10,7 @@ use super::args::MachineArgs;
 use super::spread::figures;
 use super::table::Table;
 use super::{about, check_files, report};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 /// What some threads can do at most.
 #[derive(Clone, Copy)]
@@ -21,12 +21,10 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    pub(crate) fn measure(threads: usize) -> Self {
-        Self {
-            threads,
-            bytes_per_second: read_bandwidth(threads),
-            int8_per_second: int8_peak(threads, Isa::detect()),
-        }
+    pub(crate) fn measure(threads: usize) -> Result<Self> {
+        let bytes_per_second = read_bandwidth(threads)
+            .map_err(|e| Failure::input(format!("no memory to measure how fast it is read: {e}")))?;
+        Ok(Self { threads, bytes_per_second, int8_per_second: int8_peak(threads, Isa::detect()) })
     }
 
     pub(crate) fn as_json(&self) -> Value {
@@ -45,7 +43,7 @@ pub(crate) fn machine(args: &MachineArgs) -> Result<ExitCode> {
         threads = vec![1, std::thread::available_parallelism().map_or(1, |n| n.get())];
         threads.dedup();
     }
-    let limits: Vec<Limits> = threads.iter().map(|n| Limits::measure(*n)).collect();
+    let limits: Vec<Limits> = threads.iter().map(|n| Limits::measure(*n)).collect::<Result<_>>()?;
     let isa = Isa::detect().name();
     let cpu = about::cpu().unwrap_or_else(|| "this machine".into());
     let mut table = Table::new(&["threads", "read, GB/s", "int8 multiply-adds, G/s"]);

@@ -76,7 +76,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
     // Sizes first: nothing is measured of what is refused later.
     let workloads: Vec<Workload> =
         sizes.iter().map(|s| Workload::new(spec, s)).collect::<std::result::Result<_, SizeError>>()?;
-    let limits = (!args.times.no_limits).then(|| Limits::measure(threads));
+    let limits = (!args.times.no_limits).then(|| Limits::measure(threads)).transpose()?;
     let mut measured = Vec::new();
     for (size, workload) in sizes.iter().zip(&workloads) {
         for rows in &args.rows {

@@ -29,6 +29,7 @@ pub use activations::{QuantRows, RowWriter};
 pub use isa::Isa;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::sdot;
+pub(crate) use packed::large_page_memory;
 pub use packed::{Packed, pack};
 pub use vector::{axpy, dot_f16, dot_f32, f16_to_f32};
 

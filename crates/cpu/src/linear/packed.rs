@@ -47,10 +47,7 @@ pub fn pack(isa: Isa, pool: &Pool, matrices: &[Vec<WeightView<'_>>]) -> std::io:
         end += n_out.div_ceil(OUTS) * tile_bytes;
         shapes.push((dtype, n_in, n_out, tile_bytes, start..end));
     }
-    let mut memory = MmapMut::map_anon(end.max(1))?;
-    // Only a wish: without large pages a pass over the weights is slower by its page walks, and as right.
-    #[cfg(target_os = "linux")]
-    let _ = memory.advise(memmap2::Advice::HugePage);
+    let mut memory = large_page_memory(end.max(1))?;
     let tiles = |n_out: usize| n_out.div_ceil(OUTS);
     let out = Shared::new(&mut memory[..end]);
     pool.run(shapes.iter().map(|s| tiles(s.2)).sum(), &|mut task| {
@@ -78,6 +75,15 @@ pub fn pack(isa: Isa, pool: &Pool, matrices: &[Vec<WeightView<'_>>]) -> std::io:
         span,
     });
     Ok(packed.collect())
+}
+
+/// Zeroed memory that the system may back with large pages.
+pub(crate) fn large_page_memory(len: usize) -> std::io::Result<MmapMut> {
+    let memory = MmapMut::map_anon(len)?;
+    // Only a wish: without large pages a pass over the weights is slower by its page walks, and as right.
+    #[cfg(target_os = "linux")]
+    let _ = memory.advise(memmap2::Advice::HugePage);
+    Ok(memory)
 }
 
 impl Packed {
