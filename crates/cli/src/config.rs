@@ -8,7 +8,8 @@ use overdraft_models::RecommendedSampling;
 use overdraft_plan::KvType;
 use serde_json::{Value, json};
 
-use crate::args::{DeviceArg, DraftModeArg, KvArg, ModelArgs, SamplingArgs};
+use crate::args::{DraftModeArg, KvArg, ModelArgs, SamplingArgs};
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::model::Model;
 
@@ -16,21 +17,6 @@ use crate::model::Model;
 const LONGEST_DEFAULT: usize = 32_768;
 /// Raw text rarely ends by itself.
 const RAW_TOKENS: usize = 256;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    Cpu,
-    CpuReference,
-}
-
-impl Device {
-    fn name(self) -> &'static str {
-        match self {
-            Device::Cpu => "cpu",
-            Device::CpuReference => "cpu-reference",
-        }
-    }
-}
 
 /// What runs the model.
 #[derive(Clone, Debug)]
@@ -49,17 +35,10 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
-        let device = match args.device {
-            DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
-            DeviceArg::CpuReference => Device::CpuReference,
-            DeviceArg::Cuda => {
-                return Err(Failure::input("--device cuda: there is no CUDA in this build yet")
-                    .hint("use --device cpu, or leave the flag out"));
-            }
-        };
+        let device = Device::resolve(args.device);
         let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = match (device, args.threads) {
-            (Device::Cpu, asked) => asked.map_or_else(cores, usize::from),
+            (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),
             (Device::CpuReference, None | Some(1)) => 1,
             (Device::CpuReference, Some(n)) => {
                 return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))

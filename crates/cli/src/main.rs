@@ -6,6 +6,7 @@ mod chat;
 mod check;
 mod config;
 mod demo;
+mod device;
 mod draft;
 mod failure;
 mod figures;

@@ -3,16 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, available_memory, human};
+use overdraft_engine::{Engine, EngineConfig, human};
 use overdraft_formats::TensorInfo;
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
-use overdraft_plan::Backend;
 use serde_json::{Value, json};
 
-use crate::config::{Device, Machine};
+use crate::config::Machine;
 use crate::demo;
 use crate::failure::{Failure, Result};
 use crate::inspect::{count_parameters, short_count};
@@ -58,7 +56,7 @@ impl Model {
         screen: &Screen,
     ) -> Result<Engine> {
         // Asked before loading: what loading copies is counted as weights already.
-        let memory = available_memory();
+        let (backend, memory) = machine.device.open(machine.threads)?;
         self.check_weights(memory)?;
         let mut progress = Progress::new("loading", screen);
         let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;
@@ -90,10 +88,6 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        let backend: Box<dyn Backend> = match machine.device {
-            Device::Cpu => Box::new(Cpu::new(machine.threads)),
-            Device::CpuReference => Box::new(Cpu::reference()),
-        };
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
     }
 

@@ -1,0 +1,22 @@
+// A row enters the kept window of a recurrent layer, and its input the convolution's. By one block.
+#pragma once
+#include "step.cuh"
+
+struct KeptLayer {
+    const float *prepared, *preconv, *gates, *delta;
+    float *window, *conv;
+    u32 key_heads, value_heads, key_dim, value_dim;
+};
+
+__device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, u32 row, bool keeps_conv) {
+    const u32 keys = l.key_heads * l.key_dim, deltas = l.value_heads * l.value_dim;
+    const u32 len = keys + deltas + l.value_heads, width = 2 * keys + deltas;
+    float* window = l.window + ((u64)slot * WINDOW_ROWS + pos % WINDOW_ROWS) * len;
+    for (u32 i = threadIdx.x; i < keys; i += blockDim.x) window[i] = l.prepared[(u64)row * width + keys + i];
+    for (u32 i = threadIdx.x; i < deltas; i += blockDim.x) window[keys + i] = l.delta[(u64)row * deltas + i];
+    for (u32 i = threadIdx.x; i < l.value_heads; i += blockDim.x)
+        window[keys + deltas + i] = l.gates[(u64)row * 2 * l.value_heads + i];
+    if (!keeps_conv) return;
+    float* conv = l.conv + ((u64)slot * CONV_ROWS + pos % CONV_ROWS) * width;
+    for (u32 i = threadIdx.x; i < width; i += blockDim.x) conv[i] = l.preconv[(u64)row * width + i];
+}
