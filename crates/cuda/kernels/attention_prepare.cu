@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(128) attention_prepare(const __grid
     }
     if (weight) {
         scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.d + (is_q ? p.q_eps : p.k_eps));
-        for (u32 i = lane; i < p.d; i += 32) head[i] = head[i] * scale * weight[i];
+        for (u32 i = lane; i < p.d; i += 32) head[i] = __fmul_rn(__fmul_rn(head[i], scale), weight[i]);
     }
     __syncwarp();
     const u32 half = p.rotary / 2;
@@ -53,8 +53,9 @@ extern "C" __global__ void __launch_bounds__(128) attention_prepare(const __grid
     for (u32 i = lane; i < half; i += 32) {
         const u32 a = p.pairs ? 2 * i : i, b = p.pairs ? 2 * i + 1 : i + half;
         const float xa = head[a], xb = head[b];
-        head[a] = xa * cos[i] - xb * sin[i];
-        head[b] = xb * cos[i] + xa * sin[i];
+        // Rounded as the definition rounds: a key that falls beside its half float costs a 2000th.
+        head[a] = __fsub_rn(__fmul_rn(xa, cos[i]), __fmul_rn(xb, sin[i]));
+        head[b] = __fadd_rn(__fmul_rn(xb, cos[i]), __fmul_rn(xa, sin[i]));
     }
     __syncwarp();
     const u64 at = ((u64)(page * 2) * p.kv_heads + h) * run + place;

@@ -1,11 +1,12 @@
 //! Replays plans on a CUDA device: the first run of a plan launch by launch, every later one as one graph.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Graph, PinnedBuffer, Queue, Result};
+use crate::linear::Gpu;
 use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
 use crate::plan_memory::PlanMemory;
@@ -110,8 +111,10 @@ impl Cuda {
             for matrix in ops::raw_matrices(op) {
                 self.weights.need_raw(&self.device, &self.queue, matrix)?;
             }
+            let gpu = Gpu { device: &self.device, queue: &self.queue };
+            self.weights.need_linear(gpu, &ops::linear_matrices(op))?;
         }
-        let memory = PlanMemory::new(plan);
+        let memory = PlanMemory::new(plan, self.weights.fast());
         if memory.n_bytes > self.arena.len() {
             self.forget_graphs()?;
             // The old one goes first, so that both need never fit.
@@ -149,14 +152,14 @@ impl Cuda {
         self.is_busy = true;
         self.queue.send(&self.step.host, &self.step.device, bytes)?;
         let cx = Cx {
-            device: &self.device,
-            queue: &self.queue,
+            gpu: Gpu { device: &self.device, queue: &self.queue },
             weights: &self.weights,
             memory: &prepared.memory,
             state: &self.states[state_id.0 as usize],
             step: layout.view(self.step.device.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
+            imaged: RefCell::default(),
         };
         let launch_all = || cx.plan().ops.iter().try_for_each(|op| ops::launch(op, &cx));
         if prepared.state != Some(state_id) {
@@ -195,17 +198,17 @@ impl Cuda {
         let prepared = &mut self.plans[id.0 as usize];
         let layout = StepLayout::new(prepared.memory.plan.bucket, state.pages.len());
         let cx = Cx {
-            device: &self.device,
-            queue: &self.queue,
+            gpu: Gpu { device: &self.device, queue: &self.queue },
             weights: &self.weights,
             memory: &prepared.memory,
             state,
             step: layout.view(self.step.device.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
+            imaged: RefCell::default(),
         };
         if prepared.tables.is_none() {
-            prepared.tables = Some(commit::CommitTables::new(&self.device, &self.queue, &cx)?);
+            prepared.tables = Some(commit::CommitTables::new(&cx)?);
         }
         let tables = prepared.tables.as_ref().expect("made above");
         self.is_busy = true;

@@ -3,6 +3,7 @@
 mod backend;
 mod driver;
 mod kernels;
+mod linear;
 mod mirror;
 mod ops;
 mod plan_memory;

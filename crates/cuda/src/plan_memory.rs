@@ -2,6 +2,7 @@
 
 use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
 
+use crate::linear::LinearKernels;
 use crate::ops::attention;
 use crate::weights::ALIGN;
 
@@ -12,6 +13,8 @@ pub(crate) struct PlanMemory {
     pub(crate) plan: Plan,
     acts: Vec<usize>,
     choices: Vec<usize>,
+    /// Images of the inputs of linear ops, where the fast kernels want any.
+    images: Vec<(Act, usize)>,
     /// Of the largest attention op's partial results.
     pub(crate) partials: usize,
     /// Bytes of the arena the plan needs.
@@ -24,7 +27,7 @@ pub(crate) struct PlanMemory {
 }
 
 impl PlanMemory {
-    pub(crate) fn new(plan: Plan) -> Self {
+    pub(crate) fn new(plan: Plan, fast: Option<&dyn LinearKernels>) -> Self {
         let mut total = 0usize;
         let mut place = |bytes: usize| {
             let at = total;
@@ -34,10 +37,21 @@ impl PlanMemory {
         let acts = plan.acts.iter().map(|a| place(4 * a.width * plan.capacity(a.rows))).collect();
         let choices =
             plan.choices.iter().map(|c| place(CHOICE_BYTES * c.width * plan.capacity(c.rows))).collect();
+        let mut images: Vec<(Act, usize)> = Vec::new();
+        for op in &plan.ops {
+            let (Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. }) = op else {
+                continue;
+            };
+            let spec = plan.act(*x);
+            let bytes = fast.map_or(0, |f| f.image_bytes(plan.capacity(spec.rows), spec.width));
+            if bytes > 0 && !images.iter().any(|i| i.0 == *x) {
+                images.push((*x, place(bytes)));
+            }
+        }
         let ops = || plan.ops.iter().filter_map(|op| if let Op::Attention(a) = op { Some(a) } else { None });
         let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
         let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket)).max().unwrap_or(0);
-        Self { acts, choices, partials, n_bytes: total, n_counters, n_rows: 0, n_logits: 0, plan }
+        Self { acts, choices, images, partials, n_bytes: total, n_counters, n_rows: 0, n_logits: 0, plan }
     }
 
     /// From the start of the arena, in bytes.
@@ -47,6 +61,10 @@ impl PlanMemory {
 
     pub(crate) fn choice(&self, choice: Choice) -> usize {
         self.choices[choice.0 as usize]
+    }
+
+    pub(crate) fn image(&self, act: Act) -> Option<usize> {
+        self.images.iter().find(|i| i.0 == act).map(|i| i.1)
     }
 
     /// Rows the last run had in a buffer of this kind.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use overdraft_plan::{Matrix, MatrixId, VectorId, Weights};
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Queue, Result};
+use crate::linear::{Gpu, Handle, LinearKernels};
 
 /// Addresses are aligned to what any load wants.
 pub(crate) const ALIGN: usize = 256;
@@ -62,6 +63,9 @@ impl RawMatrix {
 pub(crate) struct DeviceWeights {
     host: Arc<Weights>,
     matrices: Vec<Option<RawMatrix>>,
+    /// Matrices that `fast` holds.
+    handles: Vec<Option<Handle>>,
+    fast: Option<Box<dyn LinearKernels>>,
     vectors: Option<DeviceBuffer>,
     /// Of each vector in `vectors`, in bytes.
     offsets: Vec<usize>,
@@ -79,7 +83,8 @@ impl DeviceWeights {
         let vectors = DeviceBuffer::new(device, "weights", bytes.len())?;
         queue.send_bytes(&bytes, &vectors, 0)?;
         let matrices = host.matrices().iter().map(|_| None).collect();
-        Ok(Self { host, matrices, vectors: Some(vectors), offsets })
+        let handles = vec![None; host.matrices().len()];
+        Ok(Self { host, matrices, handles, fast: fast_kernels(), vectors: Some(vectors), offsets })
     }
 
     pub(crate) fn host(&self) -> &Weights {
@@ -93,6 +98,31 @@ impl DeviceWeights {
             *place = Some(RawMatrix::upload(device, queue, self.host.matrix(id))?);
         }
         Ok(())
+    }
+
+    /// Brings the matrices of a linear op to the device: all in the fast kernels' layout, or all as they are.
+    pub(crate) fn need_linear(&mut self, gpu: Gpu<'_>, ids: &[MatrixId]) -> Result<()> {
+        match &mut self.fast {
+            Some(fast) if ids.iter().all(|id| fast.takes(self.host.matrix(*id))) => {
+                for id in ids {
+                    let place = &mut self.handles[id.0 as usize];
+                    if place.is_none() {
+                        *place = Some(fast.upload(gpu, self.host.matrix(*id))?);
+                    }
+                }
+                Ok(())
+            }
+            _ => ids.iter().try_for_each(|id| self.need_raw(gpu.device, gpu.queue, *id)),
+        }
+    }
+
+    pub(crate) fn fast(&self) -> Option<&dyn LinearKernels> {
+        self.fast.as_deref()
+    }
+
+    /// The matrix in the fast kernels' layout, where they hold it.
+    pub(crate) fn handle(&self, id: MatrixId) -> Option<Handle> {
+        self.handles[id.0 as usize]
     }
 
     /// A matrix that [`Self::need_raw`] brought.
@@ -112,4 +142,9 @@ impl DeviceWeights {
     pub(crate) fn opt_vector(&self, id: Option<VectorId>) -> u64 {
         id.map_or(0, |id| self.vector(id))
     }
+}
+
+/// The kernels that want weights in tiles.
+fn fast_kernels() -> Option<Box<dyn LinearKernels>> {
+    None
 }

@@ -1,12 +1,10 @@
 //! Accepted rows become permanent, in attention layers as in recurrent ones, and their taps wait for the draft.
 
-use std::sync::Arc;
-
 use overdraft_plan::{MAX_DRAFT_DEPTH, TAP_ROWS};
 
 use super::recurrent::KeptLayer;
 use super::{Cx, kernel_params};
-use crate::driver::{Device, DeviceBuffer, Queue, Result};
+use crate::driver::{DeviceBuffer, Result};
 use crate::step_data::StepView;
 
 /// `MAX_TAPS` of `commit.cu`.
@@ -35,11 +33,11 @@ pub(crate) struct CommitTables {
 }
 
 impl CommitTables {
-    pub(crate) fn new(device: &Arc<Device>, queue: &Queue, cx: &Cx<'_>) -> Result<Self> {
+    pub(crate) fn new(cx: &Cx<'_>) -> Result<Self> {
         let table = |words: Vec<u32>| -> Result<DeviceBuffer> {
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let buffer = DeviceBuffer::new(device, "commit tables", bytes.len())?;
-            queue.send_bytes(&bytes, &buffer, 0)?;
+            let buffer = DeviceBuffer::new(cx.gpu.device, "commit tables", bytes.len())?;
+            cx.gpu.queue.send_bytes(&bytes, &buffer, 0)?;
             Ok(buffer)
         };
         let plan = cx.plan();

@@ -8,11 +8,12 @@ mod linear;
 mod recurrent;
 mod row_ops;
 
-use std::sync::Arc;
+use std::cell::RefCell;
 
 use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet};
 
-use crate::driver::{CudaError, Device, KernelParams, Queue, Result};
+use crate::driver::{CudaError, KernelParams, Result};
+use crate::linear::Gpu;
 use crate::plan_memory::PlanMemory;
 use crate::state::StateMemory;
 use crate::step_data::StepView;
@@ -20,8 +21,7 @@ use crate::weights::DeviceWeights;
 
 /// What an op is launched with. Addresses are fixed from one replay to the next.
 pub(crate) struct Cx<'a> {
-    pub(crate) device: &'a Arc<Device>,
-    pub(crate) queue: &'a Queue,
+    pub(crate) gpu: Gpu<'a>,
     pub(crate) weights: &'a DeviceWeights,
     pub(crate) memory: &'a PlanMemory,
     pub(crate) state: &'a StateMemory,
@@ -30,6 +30,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) base: u64,
     /// Of counters that are zero between launches.
     pub(crate) counters: u64,
+    /// Inputs whose images are those of what they now hold.
+    pub(crate) imaged: RefCell<Vec<Act>>,
 }
 
 impl Cx<'_> {
@@ -73,14 +75,46 @@ impl Cx<'_> {
 
     pub(crate) fn launch<P: KernelParams>(
         &self,
-        (module, entry): (&'static str, &'static str),
+        kernel: (&'static str, &'static str),
         grid: [usize; 3],
         threads: u32,
         shared_bytes: usize,
         params: &P,
     ) -> Result<()> {
-        let kernel = self.device.kernel(module, entry)?;
-        self.queue.launch(&kernel, grid.map(|n| n as u32), threads, shared_bytes, params)
+        self.gpu.launch(kernel, grid, threads, shared_bytes, params)
+    }
+}
+
+/// Matrices of a linear op, which all run on the same kernel.
+pub(crate) fn linear_matrices(op: &Op) -> Vec<MatrixId> {
+    match op {
+        Op::Linear { outs, .. } => outs.iter().map(|o| o.weight).collect(),
+        Op::LinearAdd { weight, .. } => vec![*weight],
+        Op::LinearGlu { gate, up, .. } => vec![*gate, *up],
+        _ => Vec::new(),
+    }
+}
+
+/// The buffers an op writes, whose images are then stale.
+fn written(op: &Op) -> Vec<Act> {
+    match op {
+        Op::Embed { out, .. }
+        | Op::Select { out, .. }
+        | Op::LinearGlu { out, .. }
+        | Op::Angles { out, .. }
+        | Op::GatedNorm { out, .. }
+        | Op::LoadTaps { out }
+        | Op::Concat { out, .. } => vec![*out],
+        Op::Norm { out, tap, .. } => [*out].into_iter().chain(*tap).collect(),
+        Op::Linear { outs, .. } => outs.iter().map(|o| o.out).collect(),
+        Op::LinearAdd { stream, .. } => vec![*stream],
+        Op::AttentionPrepare(a) => [a.k].into_iter().chain(a.q).collect(),
+        Op::Attention(a) => vec![a.out],
+        Op::RecurrentPrepare(r) => vec![r.out, r.gates],
+        Op::Recurrent(r) => vec![r.delta, r.out],
+        Op::ExpertGlu(e) => vec![e.out],
+        Op::ExpertAdd(e) => vec![e.parts, e.stream],
+        Op::Route(_) | Op::TopTokens { .. } => Vec::new(),
     }
 }
 
@@ -88,9 +122,6 @@ impl Cx<'_> {
 pub(crate) fn raw_matrices(op: &Op) -> Vec<MatrixId> {
     match op {
         Op::Embed { table, .. } => vec![*table],
-        Op::Linear { outs, .. } => outs.iter().map(|o| o.weight).collect(),
-        Op::LinearAdd { weight, .. } => vec![*weight],
-        Op::LinearGlu { gate, up, .. } => vec![*gate, *up],
         Op::ExpertGlu(e) => vec![e.gate, e.up],
         Op::ExpertAdd(e) => vec![e.down],
         _ => Vec::new(),
@@ -116,6 +147,8 @@ pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
 }
 
 pub(crate) fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
+    let written = written(op);
+    cx.imaged.borrow_mut().retain(|act| !written.contains(act));
     match op {
         Op::Embed { table, out } => row_ops::embed(cx, *table, *out),
         Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
