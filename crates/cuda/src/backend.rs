@@ -161,15 +161,14 @@ impl Cuda {
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
         };
-        let launch_all = || cx.plan().ops.iter().try_for_each(|op| ops::launch(op, &cx));
         if prepared.state != Some(state_id) {
             // The first run loads kernels, which a capture may not, and a plan that runs once needs no graph.
             (prepared.graph, prepared.tables) = (None, None);
-            launch_all()?;
+            ops::launch_all(&cx)?;
             prepared.state = Some(state_id);
         } else {
             if prepared.graph.is_none() {
-                let graph = self.queue.capture(launch_all)?;
+                let graph = self.queue.capture(|| ops::launch_all(&cx))?;
                 prepared.graph = Some(graph);
             }
             let graph = prepared.graph.as_ref().expect("made above");

@@ -3,7 +3,7 @@
 use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
 
 use crate::linear::LinearKernels;
-use crate::ops::attention;
+use crate::ops::{attention, recurrent};
 use crate::weights::ALIGN;
 
 /// Bytes of a choice: index and weight.
@@ -17,6 +17,8 @@ pub(crate) struct PlanMemory {
     images: Vec<(Act, usize)>,
     /// Of the largest attention op's partial results.
     pub(crate) partials: usize,
+    /// Of the largest recurrent op's products of keys.
+    pub(crate) dots: usize,
     /// Bytes of the arena the plan needs.
     pub(crate) n_bytes: usize,
     /// Counters of its attention ops.
@@ -50,8 +52,24 @@ impl PlanMemory {
         }
         let ops = || plan.ops.iter().filter_map(|op| if let Op::Attention(a) = op { Some(a) } else { None });
         let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
+        let dots = plan
+            .ops
+            .iter()
+            .map(|op| if let Op::RecurrentPrepare(r) = op { recurrent::dot_bytes(&plan, r) } else { 0 });
+        let dots = place(dots.max().unwrap_or(0));
         let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket)).max().unwrap_or(0);
-        Self { acts, choices, images, partials, n_bytes: total, n_counters, n_rows: 0, n_logits: 0, plan }
+        Self {
+            acts,
+            choices,
+            images,
+            partials,
+            dots,
+            n_bytes: total,
+            n_counters,
+            n_rows: 0,
+            n_logits: 0,
+            plan,
+        }
     }
 
     /// From the start of the arena, in bytes.

@@ -7,6 +7,7 @@ use overdraft_plan::{
 };
 
 use crate::driver::{Device, DeviceBuffer, Queue, Result};
+use crate::ops::recurrent;
 
 pub(crate) struct AttentionMemory {
     pub(crate) shape: AttentionState,
@@ -46,6 +47,11 @@ impl StateMemory {
             queue.clear(&buffer, 0, len)?;
             Ok(buffer)
         };
+        for layer in &spec.layers {
+            if let LayerState::Recurrent(r) = layer {
+                recurrent::check(r)?;
+            }
+        }
         let mut layers = Vec::with_capacity(spec.layers.len());
         for layer in &spec.layers {
             layers.push(match layer {

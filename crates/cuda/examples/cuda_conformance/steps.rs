@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use overdraft_cuda::{Cuda, Device};
 use overdraft_models::{Checkpoint, Decoder, RecordOptions};
-use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, PAGE, PlanId, Step, grid_of};
+use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
 const REPEATS: usize = 30;
 
@@ -18,14 +18,29 @@ struct Timed {
 }
 
 impl Timed {
-    fn plan(&mut self, bucket: usize) -> PlanId {
+    fn record(&self, bucket: usize) -> Plan {
         let options = RecordOptions {
             bucket,
             logit_rows: bucket.min(64),
             taps: &[],
             speculative: bucket > 1 && bucket <= 64,
         };
-        self.cuda.prepare(self.decoder.record(options)).unwrap()
+        self.decoder.record(options)
+    }
+
+    /// Milliseconds of a replayed step, sorted, and the nodes of its graph.
+    fn time(&mut self, plan: Plan, state: StateId, step: &Step) -> (Vec<f64>, usize) {
+        let id = self.cuda.prepare(plan).unwrap();
+        let mut times: Vec<f64> = (0..REPEATS + 2)
+            .map(|_| {
+                let begun = Instant::now();
+                self.cuda.run(id, state, step).unwrap();
+                1e3 * begun.elapsed().as_secs_f64()
+            })
+            .skip(2)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        (times, self.cuda.graph_nodes(id).unwrap_or(0))
     }
 
     /// A root and a chain of drafts below it, at `committed`; all rows sure where `is_prompt`.
@@ -66,7 +81,8 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let state = cuda.allocate(&spec).unwrap();
     let n_classes = spec.classes.len();
     let mut timed = Timed { cuda, decoder, table: (0..pages as u32).collect(), n_classes };
-    let prompt = timed.plan(512);
+    let prompt = timed.record(512);
+    let prompt = timed.cuda.prepare(prompt).unwrap();
     let (mut at, mut prompt_time) = (0, 0.0);
     while at < context {
         let rows = (context - at).min(512);
@@ -78,21 +94,20 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     }
     println!("{file}: loaded and read {context} tokens in {:.1} s", started.elapsed().as_secs_f32());
     println!("last prompt step of {}: {:.2} ms", (context - 1) % 512 + 1, 1e3 * prompt_time);
-    println!("{:>6} {:>9} {:>9} {:>6}", "rows", "median ms", "least ms", "nodes");
+    println!("{:>6} {:>9} {:>9} {:>6} {:>14}", "rows", "median ms", "least ms", "nodes", "without linear");
     for bucket in BUCKETS.into_iter().filter(|b| *b <= 64) {
-        let plan = timed.plan(bucket);
         let step = timed.step(context, bucket, false);
-        let mut times: Vec<f64> = (0..REPEATS + 2)
-            .map(|_| {
-                let begun = Instant::now();
-                timed.cuda.run(plan, state, &step).unwrap();
-                begun.elapsed().as_secs_f64()
-            })
-            .skip(2)
-            .collect();
-        times.sort_by(f64::total_cmp);
-        let nodes = timed.cuda.graph_nodes(plan).unwrap_or(0);
-        println!("{bucket:>6} {:>9.3} {:>9.3} {nodes:>6}", 1e3 * times[REPEATS / 2], 1e3 * times[0]);
+        let plan = timed.record(bucket);
+        let (all, nodes) = timed.time(plan.clone(), state, &step);
+        // What is left when no weight is read.
+        let mut rest = plan;
+        rest.ops.retain(|op| !matches!(op, Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. }));
+        let (rest, rest_nodes) = timed.time(rest, state, &step);
+        let (median, least) = (all[REPEATS / 2], all[0]);
+        println!(
+            "{bucket:>6} {median:>9.3} {least:>9.3} {nodes:>6} {:>9.3} ({rest_nodes})",
+            rest[REPEATS / 2]
+        );
     }
     true
 }

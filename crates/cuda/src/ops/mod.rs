@@ -5,7 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod commit;
 mod experts;
 mod linear;
-mod recurrent;
+pub(crate) mod recurrent;
 mod row_ops;
 
 use std::cell::RefCell;
@@ -146,7 +146,24 @@ pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
     }
 }
 
-pub(crate) fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
+/// All ops of the plan, in order; neighbours that one kernel can serve together.
+pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
+    let mut ops = cx.plan().ops.iter().peekable();
+    while let Some(op) = ops.next() {
+        match (op, ops.peek()) {
+            (Op::Recurrent(r), Some(Op::GatedNorm { x, gate, norm, head_dim, out })) if *x == r.out => {
+                recurrent::recurrent(cx, r)?;
+                recurrent::gated_norm_keep(cx, r, *gate, *norm, *head_dim, *out)?;
+                ops.next();
+                cx.imaged.borrow_mut().retain(|act| ![r.delta, r.out, *out].contains(act));
+            }
+            _ => launch(op, cx)?,
+        }
+    }
+    Ok(())
+}
+
+fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
     let written = written(op);
     cx.imaged.borrow_mut().retain(|act| !written.contains(act));
     match op {
@@ -165,7 +182,10 @@ pub(crate) fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
         Op::RecurrentPrepare(op) => recurrent::prepare(cx, op),
-        Op::Recurrent(op) => recurrent::recurrent(cx, op),
+        Op::Recurrent(op) => {
+            recurrent::recurrent(cx, op)?;
+            recurrent::keep(cx, op)
+        }
         Op::Route(op) => experts::route(cx, op),
         Op::ExpertGlu(op) => experts::glu(cx, op),
         Op::ExpertAdd(op) => experts::add(cx, op),

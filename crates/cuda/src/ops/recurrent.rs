@@ -1,13 +1,48 @@
 //! The gated delta rule: its inputs, the rule, and the rows it keeps.
 
-use overdraft_plan::{GRID, KeptRows, KeyHeadRule, Recurrent, RecurrentPrepare, WINDOW_ROWS};
+use overdraft_plan::{
+    Act, KeptRows, KeyHeadRule, Plan, Recurrent, RecurrentPrepare, RecurrentState, RmsNorm, WINDOW_ROWS,
+};
 
 use super::{Cx, kernel_params};
-use crate::driver::Result;
+use crate::driver::{CudaError, Result};
 use crate::step_data::StepView;
 
-/// `COLUMNS` of `recurrent.cu`.
+/// Of `recurrent.cu`.
 const COLUMNS: usize = 32;
+const PARTS: usize = 4;
+const REACH: usize = 32;
+const TILE: usize = 16;
+const RING: usize = 64;
+/// Key channels the largest kernel has registers for.
+const MAX_KEY_DIM: usize = 128;
+/// Blocks that share a row's keeping.
+const KEEP_SHARES: usize = 8;
+
+pub(crate) fn check(shape: &RecurrentState) -> Result<()> {
+    if shape.key_dim <= MAX_KEY_DIM {
+        return Ok(());
+    }
+    let why = format!("its key heads have {} channels, at most {MAX_KEY_DIM}", shape.key_dim);
+    Err(CudaError::Unsupported { what: "a recurrent layer".into(), why })
+}
+
+/// Bytes of the products of keys that `recurrent_prepare` leaves for `recurrent`. There are no more key heads than value
+/// heads.
+pub(crate) fn dot_bytes(plan: &Plan, op: &RecurrentPrepare) -> usize {
+    8 * REACH * plan.bucket * plan.act(op.b).width
+}
+
+/// `Room` of `recurrent.cu`.
+fn shared_bytes(key_dim: usize) -> usize {
+    let table = WINDOW_ROWS + RING;
+    4 * (TILE * 2 * key_dim
+        + TILE * 2 * PARTS * COLUMNS
+        + TILE * REACH * 4
+        + table * COLUMNS
+        + table
+        + 3 * TILE)
+}
 
 kernel_params!(PrepareParams {
     step: StepView,
@@ -18,8 +53,10 @@ kernel_params!(PrepareParams {
     decay: u64,
     dt_bias: u64,
     kept: u64,
+    window: u64,
     out: u64,
     gates: u64,
+    dots: u64,
     key_heads: u32,
     value_heads: u32,
     key_dim: u32,
@@ -30,6 +67,7 @@ kernel_params!(RecurrentParams {
     prepared: u64,
     gates: u64,
     window: u64,
+    dots: u64,
     delta: u64,
     out: u64,
     state: u64,
@@ -56,6 +94,18 @@ kernel_params!(
     }
 );
 kernel_params!(KeepParams { step: StepView, layer: KeptLayer });
+kernel_params!(GatedNormKeep {
+    step: StepView,
+    layer: KeptLayer,
+    x: u64,
+    gate: u64,
+    weight: u64,
+    out: u64,
+    eps: f32,
+    heads: u32,
+    head_dim: u32,
+    pad: u32,
+});
 
 impl KeptLayer {
     pub(crate) fn new(cx: &Cx<'_>, rows: &KeptRows) -> Self {
@@ -95,15 +145,18 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &RecurrentPrepare) -> Result<()> {
         decay: cx.weights.vector(op.decay),
         dt_bias: cx.weights.vector(op.dt_bias),
         kept: layer.conv.ptr(),
+        window: layer.window.ptr(),
         out: cx.act(op.out),
         gates: cx.act(op.gates),
+        dots: cx.base + cx.memory.dots as u64,
         key_heads: shape.key_heads as u32,
         value_heads: shape.value_heads as u32,
         key_dim: shape.key_dim as u32,
         value_dim: shape.value_dim as u32,
     };
-    let grid = [cx.capacity(op.qkv) as usize, (2 * shape.key_heads + shape.value_heads).div_ceil(4), 1];
-    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 128, 0, &params)
+    // Blocks of key heads take sequences and the others rows; there are no more sequences than rows.
+    let grid = [shape.key_heads + shape.value_heads.div_ceil(8), cx.capacity(op.qkv) as usize, 1];
+    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 256, 0, &params)
 }
 
 pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
@@ -114,6 +167,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
         prepared: cx.act(op.prepared),
         gates: cx.act(op.gates),
         window: layer.window.ptr(),
+        dots: cx.base + cx.memory.dots as u64,
         delta: cx.act(op.delta),
         out: cx.act(op.out),
         state: layer.s.ptr(),
@@ -126,9 +180,13 @@ pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
     };
     // A sequence has at least one row, so there are no more of them than rows, nor than slots.
     let n_seqs = (cx.capacity(op.prepared) as usize).min(cx.state.slots);
-    let shared = 4 * shape.key_dim * (2 * COLUMNS + GRID + 2);
+    let (entry, room) =
+        if shape.key_dim <= 64 { ("recurrent_64", 64) } else { ("recurrent_128", MAX_KEY_DIM) };
     let grid = [shape.value_dim.div_ceil(COLUMNS), shape.value_heads, n_seqs];
-    cx.launch(("recurrent", "recurrent"), grid, 128, shared, &params)?;
+    cx.launch(("recurrent", entry), grid, 32 * PARTS as u32, shared_bytes(room), &params)
+}
+
+fn kept_layer(cx: &Cx<'_>, op: &Recurrent) -> KeptLayer {
     let rows = KeptRows {
         layer: op.layer,
         prepared: op.prepared,
@@ -136,7 +194,38 @@ pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
         gates: op.gates,
         delta: op.delta,
     };
-    let params = KeepParams { step: cx.step, layer: KeptLayer::new(cx, &rows) };
-    let grid = [(cx.capacity(op.prepared) as usize).min(WINDOW_ROWS), n_seqs, 1];
+    KeptLayer::new(cx, &rows)
+}
+
+/// Sure rows enter the kept window, once all heads are done with it.
+pub(super) fn keep(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
+    let params = KeepParams { step: cx.step, layer: kept_layer(cx, op) };
+    let grid = [cx.capacity(op.prepared) as usize, KEEP_SHARES, 1];
     cx.launch(("recurrent", "recurrent_keep"), grid, 256, 0, &params)
+}
+
+/// [`keep`] together with the gated norm of what the op gave.
+pub(super) fn gated_norm_keep(
+    cx: &Cx<'_>,
+    op: &Recurrent,
+    gate: Act,
+    norm: RmsNorm,
+    head_dim: usize,
+    out: Act,
+) -> Result<()> {
+    let heads = cx.width(op.out) / head_dim;
+    let params = GatedNormKeep {
+        step: cx.step,
+        layer: kept_layer(cx, op),
+        x: cx.act(op.out),
+        gate: cx.act(gate),
+        weight: cx.weights.vector(norm.weight),
+        out: cx.act(out),
+        eps: norm.eps,
+        heads: heads as u32,
+        head_dim: head_dim as u32,
+        pad: 0,
+    };
+    let grid = [cx.capacity(op.prepared) as usize, heads.div_ceil(4), 1];
+    cx.launch(("recurrent", "gated_norm_keep"), grid, 128, 0, &params)
 }
