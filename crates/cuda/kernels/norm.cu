@@ -9,21 +9,49 @@ struct Norm {
     u32 width;
 };
 
+// Numbers a thread keeps between the sum and the product; wider rows are read twice.
+#define KEPT_NUMBERS 16
+
 extern "C" __global__ void __launch_bounds__(512) rms_norm(const __grid_constant__ Norm p) {
     __shared__ float room[33];
+    const u32 r = blockIdx.x;
+    const bool is_there = r < *p.n_rows;
+    float kept[KEPT_NUMBERS], weight[KEPT_NUMBERS];
+    const bool fits = p.width <= KEPT_NUMBERS * 512;
+#pragma unroll
+    for (int n = 0; n < KEPT_NUMBERS; n++) {
+        const u32 i = n * 512 + threadIdx.x;
+        weight[n] = fits && i < p.width ? p.weight[i] : 0.0f;
+    }
     pdl_wait();
     pdl_next();
-    const u32 r = blockIdx.x;
-    if (r >= *p.n_rows) return;
+    if (!is_there) return;
     const float* x = p.x + (u64)r * p.width;
+    float *out = p.out + (u64)r * p.width, *tap = p.tap ? p.tap + (u64)r * p.width : nullptr;
     float squares = 0.0f;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) squares = __fmaf_rn(x[i], x[i], squares);
+    if (!fits) {
+        for (u32 i = threadIdx.x; i < p.width; i += 512) squares = __fmaf_rn(x[i], x[i], squares);
+        const float scale = 1.0f / sqrtf(block_sum(squares, room) / (float)p.width + p.eps);
+        for (u32 i = threadIdx.x; i < p.width; i += 512) {
+            if (tap) tap[i] = x[i];
+            out[i] = x[i] * scale * p.weight[i];
+        }
+        return;
+    }
+#pragma unroll
+    for (int n = 0; n < KEPT_NUMBERS; n++) {
+        const u32 i = n * 512 + threadIdx.x;
+        kept[n] = i < p.width ? x[i] : 0.0f;
+    }
+#pragma unroll
+    for (int n = 0; n < KEPT_NUMBERS; n++) squares = __fmaf_rn(kept[n], kept[n], squares);
     const float scale = 1.0f / sqrtf(block_sum(squares, room) / (float)p.width + p.eps);
-    float* out = p.out + (u64)r * p.width;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) {
-        const float v = x[i];
-        if (p.tap) p.tap[(u64)r * p.width + i] = v;
-        out[i] = v * scale * p.weight[i];
+#pragma unroll
+    for (int n = 0; n < KEPT_NUMBERS; n++) {
+        const u32 i = n * 512 + threadIdx.x;
+        if (i >= p.width) break;
+        if (tap) tap[i] = kept[n];
+        out[i] = kept[n] * scale * weight[n];
     }
 }
 

@@ -155,8 +155,8 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &RecurrentPrepare) -> Result<()> {
         value_dim: shape.value_dim as u32,
     };
     // Blocks of key heads take sequences and the others rows; there are no more sequences than rows.
-    let grid = [shape.key_heads + shape.value_heads.div_ceil(8), cx.capacity(op.qkv) as usize, 1];
-    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 256, 0, &params)
+    let grid = [shape.key_heads + shape.value_heads.div_ceil(16), cx.capacity(op.qkv) as usize, 1];
+    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 512, 0, &params)
 }
 
 pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
