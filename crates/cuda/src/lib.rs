@@ -7,6 +7,7 @@ mod linear;
 mod mirror;
 mod ops;
 mod plan_memory;
+mod repack;
 mod state;
 mod step_data;
 mod weights;

@@ -6,6 +6,7 @@ use overdraft_plan::{Matrix, MatrixId, VectorId, Weights};
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Queue, Result};
 use crate::linear::{Gpu, Handle, LinearKernels};
+use crate::repack::Tiles;
 
 /// Addresses are aligned to what any load wants.
 pub(crate) const ALIGN: usize = 256;
@@ -84,7 +85,7 @@ impl DeviceWeights {
         queue.send_bytes(&bytes, &vectors, 0)?;
         let matrices = host.matrices().iter().map(|_| None).collect();
         let handles = vec![None; host.matrices().len()];
-        Ok(Self { host, matrices, handles, fast: fast_kernels(), vectors: Some(vectors), offsets })
+        Ok(Self { host, matrices, handles, fast: fast_kernels(device), vectors: Some(vectors), offsets })
     }
 
     pub(crate) fn host(&self) -> &Weights {
@@ -145,6 +146,6 @@ impl DeviceWeights {
 }
 
 /// The kernels that want weights in tiles.
-fn fast_kernels() -> Option<Box<dyn LinearKernels>> {
-    None
+fn fast_kernels(device: &Device) -> Option<Box<dyn LinearKernels>> {
+    Some(Box::new(Tiles::new(device)))
 }

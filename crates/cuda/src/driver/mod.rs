@@ -27,6 +27,9 @@ pub struct Device {
     pub(crate) name: String,
     /// Compute capability, 90 for 9.0.
     pub(crate) sm: u32,
+    pub(crate) n_multiprocessors: usize,
+    /// Shared memory that a block may ask for.
+    pub(crate) max_shared_bytes: usize,
     modules: modules::Modules,
 }
 
@@ -88,13 +91,17 @@ impl Device {
         };
         let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let n_multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+        let max_shared_bytes =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
         if major < 8 {
             return Err(CudaError::TooOld { device: name, major, minor });
         }
         // SAFETY: as above; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
         let sm = (major * 10 + minor) as u32;
-        Ok(Arc::new(Self { device, context, name, sm, modules: modules::Modules::new(sm) }))
+        let modules = modules::Modules::new(sm);
+        Ok(Arc::new(Self { device, context, name, sm, n_multiprocessors, max_shared_bytes, modules }))
     }
 
     /// Makes the context this thread's. Cheap, and needed wherever a call may come from another thread.
