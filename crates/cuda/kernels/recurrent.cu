@@ -3,6 +3,7 @@
 // key channels, whose part of S a thread keeps in registers. Rows go in tiles: what S gives them and how much each earlier
 // row counts is worked out for a tile at once, and only the deltas follow one another, a warp with a lane per column.
 // Every sum has one order, whatever the rows beside.
+#include "image.cuh"
 #include "keep.cuh"
 
 #define COLUMNS 32u
@@ -271,8 +272,10 @@ struct GatedNormKeep {
     KeptLayer layer;
     const float *x, *gate, *weight;
     float* out;
+    u8* image;  // of `out` for the linear kernels, where they want one and a head is one of its blocks
     float eps;
-    u32 heads, head_dim, pad;
+    u32 heads, head_dim;
+    ImageShape shape;
 };
 
 extern "C" __global__ void __launch_bounds__(128) gated_norm_keep(const __grid_constant__ GatedNormKeep p) {
@@ -283,11 +286,23 @@ extern "C" __global__ void __launch_bounds__(128) gated_norm_keep(const __grid_c
     if (!is_there) return;
     if (h < p.heads) {
         const u64 at = ((u64)r * p.heads + h) * p.head_dim;
+        // Lanes take channels side by side where the image wants them so; it depends on the shape alone.
+        const u32 step = p.head_dim == 128 ? 1 : 32, first = p.head_dim == 128 ? 4 * lane : lane;
+        const u32 end = p.head_dim == 128 ? first + 4 : p.head_dim;
         float squares = 0.0f;
-        for (u32 i = lane; i < p.head_dim; i += 32) squares = __fmaf_rn(p.x[at + i], p.x[at + i], squares);
+        for (u32 i = first; i < end; i += step) squares = __fmaf_rn(p.x[at + i], p.x[at + i], squares);
         const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.head_dim + p.eps);
-        for (u32 i = lane; i < p.head_dim; i += 32)
-            p.out[at + i] = p.x[at + i] * scale * p.weight[i] * silu(p.gate[at + i]);
+        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+        for (u32 i = first, n = 0; i < end; i += step, n++) {
+            const float v = p.x[at + i] * scale * p.weight[i] * silu(p.gate[at + i]);
+            p.out[at + i] = v;
+            if (n == 0) y[0] = v;
+            if (n == 1) y[1] = v;
+            if (n == 2) y[2] = v;
+            if (n == 3) y[3] = v;
+        }
+        if (p.image) image_store(p.image, p.shape, r, h, y);
     }
     keep_if_sure(p.step, p.layer, r, blockIdx.y, gridDim.y);
 }
