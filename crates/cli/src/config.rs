@@ -35,7 +35,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
-        let device = Device::resolve(args.device);
+        let device = Device::resolve(args.device)?;
         let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
         let threads = match (device, args.threads) {
             (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),

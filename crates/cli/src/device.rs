@@ -46,13 +46,17 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    pub(crate) fn resolve(arg: DeviceArg) -> Self {
-        match arg {
+    /// A device that is not there is refused before anything is read.
+    pub(crate) fn resolve(arg: DeviceArg) -> Result<Self> {
+        Ok(match arg {
             DeviceArg::Auto if cuda::is_usable() => Device::Cuda(0),
             DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
             DeviceArg::CpuReference => Device::CpuReference,
-            DeviceArg::Cuda(n) => Device::Cuda(n),
-        }
+            DeviceArg::Cuda(n) => {
+                cuda::check(n)?;
+                Device::Cuda(n)
+            }
+        })
     }
 
     pub(crate) fn name(self) -> String {
@@ -83,11 +87,17 @@ mod cuda {
         n_devices() > 0 && kernels_are_available()
     }
 
+    fn refusal(ordinal: usize, e: overdraft_cuda::CudaError) -> Failure {
+        Failure::input(format!("--device cuda:{ordinal}: {e}"))
+            .hint("use --device cpu, or leave the flag out")
+    }
+
+    pub(super) fn check(ordinal: usize) -> Result<()> {
+        Device::open(ordinal).map(|_| ()).map_err(|e| refusal(ordinal, e))
+    }
+
     pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
-        let failed = |e: overdraft_cuda::CudaError| {
-            Failure::input(format!("--device cuda:{ordinal}: {e}"))
-                .hint("use --device cpu, or leave the flag out")
-        };
+        let failed = |e| refusal(ordinal, e);
         let device = Device::open(ordinal).map_err(failed)?;
         let (free, _) = device.memory().map_err(failed)?;
         Ok((Box::new(Cuda::new(device).map_err(failed)?), Some(free)))
@@ -100,6 +110,10 @@ mod cuda {
 
     pub(super) fn is_usable() -> bool {
         false
+    }
+
+    pub(super) fn check(ordinal: usize) -> Result<()> {
+        open(ordinal).map(|_| ())
     }
 
     pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
