@@ -1,7 +1,7 @@
 //! Work on the repository that is no test.
 //!
 //!   cargo run -p xtask -- check-kernels [--write]   compiles every kernel where there is no device, and compares
-//!                                                   registers and spills with crates/cuda/kernels/registers.txt
+//!                                                   registers and spills with crates/cuda/registers.txt
 //!   cargo run -p xtask -- build-kernels             compiles them for every release target into target/kernels, which
 //!                                                   `cargo build --release --features cubins` embeds
 //!
@@ -62,7 +62,7 @@ fn check(write: bool) -> Result<String, String> {
             }
         }
     }
-    let path = root().join("crates/cuda/kernels/registers.txt");
+    let path = root().join("crates/cuda/registers.txt");
     if write {
         std::fs::write(&path, &table).map_err(|e| format!("{}: {e}", path.display()))?;
         return Ok(format!("{} lines written", table.lines().count()));
