@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use crate::args_sampling::SamplingArgs;
+use crate::bench::BenchCommand;
 use crate::device::DeviceArg;
 
 const EXAMPLES: &str = "\
@@ -16,6 +17,7 @@ Examples:
   overdraft chat -m model.gguf                       talk with a model
   overdraft inspect model.gguf                       what is in a file, and whether it fits here
   overdraft check -m model.gguf -d draft.gguf        that a draft changes no token and no bit
+  overdraft bench decode --plot speed.svg            how fast, against plain decoding, with equal text
 
 Without -m, commands use the demo model inside the binary: a very small one, which writes
 plausible, not correct, Python. `overdraft COMMAND --help` explains every flag.";
@@ -38,6 +40,9 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Show that speculation changes nothing: every token and bit, with and without a draft
     Check(Box<CheckArgs>),
+    /// Measure speed: decoding, prompts, rounds, single ops, this machine, and against llama.cpp
+    #[command(subcommand)]
+    Bench(Box<BenchCommand>),
 }
 
 #[derive(Debug, Args)]
@@ -100,9 +105,10 @@ pub(crate) struct ChatArgs {
     after_help = "Exits with 0 only if every text is the same and every mode accepted something, so was put to the test."
 )]
 pub(crate) struct CheckArgs {
-    /// Prompts to run: a JSON object with `prompt` on each line, or plain lines [default: four built in]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) prompts: Option<PathBuf>,
+    /// Prompts to run: humaneval, gsm8k, or a file with a JSON object with `prompt`, or plain text, on each line
+    /// [default: four built in]
+    #[arg(long, value_name = "SET-OR-FILE")]
+    pub(crate) prompts: Option<String>,
     /// Tokens to write after each prompt, 1 to 4096
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
     pub(crate) tokens: u32,
@@ -132,17 +138,39 @@ pub(crate) struct InspectArgs {
     pub(crate) memory: MemoryArgs,
 }
 
-/// Which model, and what runs it.
+/// Which model, what runs it, and when it drafts.
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
+    #[command(flatten)]
+    pub(crate) drafting: DraftArgs,
+}
+
+/// Which model and draft, and what runs them.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model and machine")]
-pub(crate) struct ModelArgs {
+pub(crate) struct PairArgs {
     /// A GGUF file (the first, if it is split) or a Hugging Face folder [default: the demo model inside the binary]
     #[arg(short, long, value_name = "FILE-OR-FOLDER")]
     pub(crate) model: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) drafting: DraftArgs,
+    /// A DFlash draft made for the model, GGUF or folder [default: the demo model's own, or one in the model's folder
+    /// that fits]
+    #[arg(short, long, value_name = "FILE-OR-FOLDER")]
+    pub(crate) draft: Option<PathBuf>,
+    /// Positions that the draft looks back at most, 64 to 16777216; fewer take less memory [default: as many as the
+    /// context]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24), allow_negative_numbers = true)]
+    pub(crate) draft_window: Option<u32>,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
+    #[command(flatten)]
+    pub(crate) computing: ComputeArgs,
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct ComputeArgs {
     /// Threads to compute with, 1 to 1024; the text is the same with any number [default: the cores of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
     pub(crate) threads: Option<u16>,
@@ -151,14 +179,10 @@ pub(crate) struct ModelArgs {
     pub(crate) device: DeviceArg,
 }
 
-/// Speculative decoding: what may guess ahead, and how far. The text is the same with any of these.
-#[derive(Debug, Args)]
+/// Speculative decoding: when to guess ahead, and how far. The text is the same with any of these.
+#[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Speculative decoding (changes the speed, never the text)")]
 pub(crate) struct DraftArgs {
-    /// A DFlash draft made for the model, GGUF or folder [default: the demo model's own, or one in the model's folder
-    /// that fits]
-    #[arg(short, long, value_name = "FILE-OR-FOLDER")]
-    pub(crate) draft: Option<PathBuf>,
     /// When to guess ahead: as it pays, never, always in one line, always in a tree
     #[arg(long, value_enum, default_value_t = DraftModeArg::Auto)]
     pub(crate) draft_mode: DraftModeArg,
@@ -166,6 +190,9 @@ pub(crate) struct DraftArgs {
     /// [default: as many as pay]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32), allow_negative_numbers = true)]
     pub(crate) budget: Option<u32>,
+    /// Neither use nor keep what earlier runs learned of this machine's speed [default: kept in the user's cache folder]
+    #[arg(long)]
+    pub(crate) no_cost_cache: bool,
     /// Colour the text by where it came from: accepted guesses green, corrected ones yellow
     #[arg(long)]
     pub(crate) show_draft: bool,
@@ -209,7 +236,8 @@ mod tests {
 
     #[test]
     fn every_flag_explains_itself() {
-        for command in super::Cli::command().get_subcommands() {
+        let cli = super::Cli::command();
+        for command in cli.get_subcommands().flat_map(|c| std::iter::once(c).chain(c.get_subcommands())) {
             for arg in command.get_arguments() {
                 assert!(arg.get_help().is_some(), "{} {}", command.get_name(), arg.get_id());
             }

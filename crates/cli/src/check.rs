@@ -12,11 +12,11 @@ use crate::args::CheckArgs;
 use crate::config::{Machine, mode_name};
 use crate::draft;
 use crate::failure::{Failure, Result};
-use crate::input;
 use crate::interrupt;
 use crate::model::Model;
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::prompt_set;
 use crate::screen::Screen;
 
 /// What speculation is tried with: mode and guesses a round.
@@ -52,16 +52,16 @@ struct Cell {
 pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
-    let model = Model::open(args.model.model.as_deref())?;
+    let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
-    let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
+    let draft = draft::choose(&args.model, &model, &screen)?;
     let Some(draft) = draft else {
         return Err(
             Failure::input("no draft to check").hint("name one with -d, and leave --draft-mode and --budget")
         );
     };
     let texts = match &args.prompts {
-        Some(path) => input::prompts(path)?,
+        Some(set) => prompt_set::load(set)?,
         None => PROMPTS.map(String::from).to_vec(),
     };
     let prompts: Vec<Vec<u32>> = texts.iter().map(|t| model.tokenizer.encode(t, Specials::Parse)).collect();
@@ -153,7 +153,7 @@ fn run(
         engine.step()?.iter().for_each(&mut see);
         if generating.asked_to_stop() {
             engine.cancel(id);
-            return Err(Failure { code: interrupt::EXIT_CODE, message: "interrupted".into(), hint: None });
+            return Err(interrupt::failure());
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use overdraft_models::RecommendedSampling;
 use overdraft_plan::KvType;
 use serde_json::{Value, json};
 
-use crate::args::{DraftModeArg, KvArg, ModelArgs, SamplingArgs};
+use crate::args::{ComputeArgs, DraftArgs, DraftModeArg, KvArg, ModelArgs, PairArgs, SamplingArgs};
 use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::model::Model;
@@ -29,33 +29,56 @@ pub(crate) struct Machine {
     pub(crate) kv: KvType,
     pub(crate) draft_mode: Mode,
     pub(crate) budget: Option<usize>,
+    /// Positions that the draft looks back at most.
+    pub(crate) draft_window: Option<u32>,
+    /// Use and keep what runs learn of this machine's speed.
+    pub(crate) cost_cache: bool,
     /// What the engine shows of its logits, for `check`.
     pub(crate) witness: Witness,
 }
 
 impl Machine {
     pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
-        let device = Device::resolve(args.device)?;
-        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = match (device, args.threads) {
-            (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),
-            (Device::CpuReference, None | Some(1)) => 1,
-            (Device::CpuReference, Some(n)) => {
-                return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))
-                    .hint("leave out --threads, or use --device cpu"));
-            }
-        };
+        Ok(Self::of_pair(&args.pair, trained_context)?.drafting(&args.drafting))
+    }
+
+    /// The machine for a pair, drafting as it pays by what this run learns.
+    pub(crate) fn of_pair(args: &PairArgs, trained_context: usize) -> Result<Self> {
+        let (device, threads) = computing(&args.computing)?;
         Ok(Self {
             context: default_context(args.memory.ctx, trained_context),
             context_is_asked: args.memory.ctx.is_some(),
             threads,
             device,
             kv: kv_type(args.memory.kv),
-            draft_mode: draft_mode(args.drafting.draft_mode),
-            budget: args.drafting.budget.map(|n| n as usize),
+            draft_mode: Mode::Auto,
+            budget: None,
+            draft_window: args.draft_window,
+            cost_cache: false,
             witness: Witness::None,
         })
     }
+
+    fn drafting(self, args: &DraftArgs) -> Self {
+        let budget = args.budget.map(|n| n as usize);
+        let cost_cache = !args.no_cost_cache;
+        Self { draft_mode: draft_mode(args.draft_mode), budget, cost_cache, ..self }
+    }
+}
+
+/// The device and its threads.
+pub(crate) fn computing(args: &ComputeArgs) -> Result<(Device, usize)> {
+    let device = Device::resolve(args.device)?;
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = match (device, args.threads) {
+        (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),
+        (Device::CpuReference, None | Some(1)) => 1,
+        (Device::CpuReference, Some(n)) => {
+            return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))
+                .hint("leave out --threads, or use --device cpu"));
+        }
+    };
+    Ok((device, threads))
 }
 
 pub(crate) fn default_context(asked: Option<u32>, trained: usize) -> usize {
@@ -165,6 +188,7 @@ pub(crate) fn as_json(machine: &Machine, answering: &Answering, context: usize, 
         "threads": machine.threads,
         "draft_mode": mode_name(machine.draft_mode),
         "budget": machine.budget,
+        "draft_window": machine.draft_window,
         "chat": chat,
         "max_tokens": answering.max_tokens.min(context),
         "temperature": s.temperature,

@@ -23,6 +23,12 @@ pub(crate) fn target() -> Result<Checkpoint> {
     Ok(Checkpoint::from_gguf_bytes("embedded demo model", bytes)?)
 }
 
+/// The target as a file, for programs beside us.
+#[cfg(feature = "demo")]
+pub(crate) fn target_bytes() -> Result<&'static [u8]> {
+    Ok(files::TARGET)
+}
+
 #[cfg(feature = "demo")]
 pub(crate) fn draft() -> Result<Checkpoint> {
     let bytes = overdraft_formats::Bytes::from_static(files::DRAFT);
@@ -30,12 +36,22 @@ pub(crate) fn draft() -> Result<Checkpoint> {
 }
 
 #[cfg(not(feature = "demo"))]
-pub(crate) fn target() -> Result<Checkpoint> {
+fn missing<T>() -> Result<T> {
     Err(crate::failure::Failure::input("no model given, and this build has no demo model inside")
         .hint("name a GGUF file or a Hugging Face folder, with -m for run and chat"))
 }
 
 #[cfg(not(feature = "demo"))]
+pub(crate) fn target() -> Result<Checkpoint> {
+    missing()
+}
+
+#[cfg(not(feature = "demo"))]
+pub(crate) fn target_bytes() -> Result<&'static [u8]> {
+    missing()
+}
+
+#[cfg(not(feature = "demo"))]
 pub(crate) fn draft() -> Result<Checkpoint> {
-    target()
+    missing()
 }

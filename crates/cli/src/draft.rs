@@ -5,28 +5,28 @@ use std::path::{Path, PathBuf};
 use overdraft_models::draft::{DraftSettings, check_fit};
 use overdraft_models::{Checkpoint, Hyper, Kind};
 
-use crate::args::{DraftArgs, DraftModeArg};
+use crate::args::{DraftModeArg, ModelArgs, PairArgs};
 use crate::demo;
 use crate::failure::Result;
 use crate::model::Model;
 use crate::screen::Screen;
 
 /// The draft to use, if any. One that was named must fit; one that is only found is left alone if it does not.
-pub(crate) fn choose(
-    args: &DraftArgs,
-    path: Option<&Path>,
-    model: &Model,
-    screen: &Screen,
-) -> Result<Option<Checkpoint>> {
-    if args.draft_mode == DraftModeArg::Off || args.budget == Some(0) {
+pub(crate) fn choose(args: &ModelArgs, model: &Model, screen: &Screen) -> Result<Option<Checkpoint>> {
+    if args.drafting.draft_mode == DraftModeArg::Off || args.drafting.budget == Some(0) {
         return Ok(None);
     }
-    if let Some(named) = &args.draft {
+    find(&args.pair, model, screen)
+}
+
+/// The draft of a pair, if it has one.
+pub(crate) fn find(pair: &PairArgs, model: &Model, screen: &Screen) -> Result<Option<Checkpoint>> {
+    if let Some(named) = &pair.draft {
         let draft = Checkpoint::open(named)?;
         check_fit(&DraftSettings::read(&draft)?, &model.hyper)?;
         return Ok(Some(draft));
     }
-    match path {
+    match &pair.model {
         None => demo::draft().map(Some),
         Some(path) => Ok(found_beside(path, &model.hyper, screen)),
     }

@@ -89,6 +89,9 @@ mod tests {
         let bad = EngineError::Parameter { name: "top_p", value: "2".into(), allowed: "must be less" };
         let failure = Failure::from(bad);
         assert_eq!((failure.code, failure.message.as_str()), (2, "--top-p 2: must be less"));
-        assert_eq!(Failure::from(EngineError::Logits { position: 3 }).code, 1);
+        assert_eq!(
+            Failure::from(EngineError::Logits { seq: overdraft_engine::SeqId(0), position: 3 }).code,
+            1
+        );
     }
 }

@@ -63,7 +63,7 @@ fn read_stdin() -> Result<String> {
     read("standard input", std::io::stdin().lock())
 }
 
-fn read_file(path: &Path) -> Result<String> {
+pub(crate) fn read_file(path: &Path) -> Result<String> {
     let name = path.display().to_string();
     let fail = |e: std::io::Error| Failure::input(format!("{name}: {e}"));
     let file = File::open(path).map_err(fail)?;
@@ -71,33 +71,6 @@ fn read_file(path: &Path) -> Result<String> {
         return Err(Failure::input(format!("{name}: is a folder, expected a text file")));
     }
     read(&name, file)
-}
-
-/// Prompts of a file: each line a JSON object with `prompt`, or the text itself. Empty lines are left out.
-pub(crate) fn prompts(path: &Path) -> Result<Vec<String>> {
-    let text = read_file(path)?;
-    let prompt = |line: &str| match serde_json::from_str::<serde_json::Value>(line) {
-        Ok(serde_json::Value::Object(object)) => {
-            object.get("prompt").and_then(|p| p.as_str()).map(String::from).ok_or(())
-        }
-        _ => Ok(line.to_string()),
-    };
-    let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
-    let found: Vec<String> = lines
-        .map(|(i, line)| {
-            prompt(line).map_err(|()| {
-                Failure::input(format!(
-                    "{}: line {}: an object without a `prompt` text",
-                    path.display(),
-                    i + 1
-                ))
-            })
-        })
-        .collect::<Result<_>>()?;
-    if found.is_empty() {
-        return Err(Failure::input(format!("{}: holds no prompts", path.display())));
-    }
-    Ok(found)
 }
 
 fn read(name: &str, from: impl Read) -> Result<String> {

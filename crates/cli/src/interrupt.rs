@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
+use crate::failure::Failure;
+
 /// What shells report of a program that Ctrl-C ended.
 pub(crate) const EXIT_CODE: u8 = 130;
 
@@ -17,6 +19,11 @@ pub(crate) fn listen() {
     };
     // Where it cannot be installed, Ctrl-C ends the process at once, as it does by default.
     let _ = ctrlc::set_handler(handler);
+}
+
+/// What a command says that was stopped before it had anything to show.
+pub(crate) fn failure() -> Failure {
+    Failure { code: EXIT_CODE, message: "interrupted".into(), hint: None }
 }
 
 /// Held while tokens are made.

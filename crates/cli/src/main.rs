@@ -2,9 +2,11 @@
 
 mod args;
 mod args_sampling;
+mod bench;
 mod chat;
 mod check;
 mod config;
+mod cost_cache;
 mod demo;
 mod device;
 mod draft;
@@ -18,6 +20,7 @@ mod model;
 mod output;
 mod progress;
 mod prompt;
+mod prompt_set;
 mod run;
 mod screen;
 
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Check(args) => check::check(&args),
+        Command::Bench(command) => bench::bench(&command),
     };
     done.unwrap_or_else(|failure| report(&failure))
 }

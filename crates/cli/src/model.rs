@@ -11,6 +11,7 @@ use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
 use serde_json::{Value, json};
 
 use crate::config::Machine;
+use crate::cost_cache::CostCache;
 use crate::demo;
 use crate::failure::{Failure, Result};
 use crate::inspect::{count_parameters, short_count};
@@ -60,7 +61,10 @@ impl Model {
         self.check_weights(memory)?;
         let mut progress = Progress::new("loading", screen);
         let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;
-        let draft = draft.map(|d| Draft::load(d, &mut decoder)).transpose()?;
+        let mut draft = draft.map(|d| Draft::load(d, &mut decoder)).transpose()?;
+        if let (Some(draft), Some(window)) = (&mut draft, machine.draft_window) {
+            draft.limit_window(window);
+        }
         progress.clear();
         let mut config = EngineConfig {
             context: machine.context,
@@ -89,6 +93,17 @@ impl Model {
             ));
         }
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+    }
+
+    /// Where what this pair costs here is kept; `None` where nothing is to be learned or kept.
+    pub(crate) fn cost_cache(
+        &self,
+        machine: &Machine,
+        draft: Option<&Checkpoint>,
+        engine: &Engine,
+    ) -> Option<CostCache> {
+        let wanted = machine.cost_cache && machine.draft_mode == Mode::Auto;
+        wanted.then(|| CostCache::of(&self.checkpoint, draft, engine)).flatten()
     }
 
     /// Loading may copy weights, so what can never fit is refused before.

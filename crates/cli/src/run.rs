@@ -28,7 +28,7 @@ impl ConversationArgs {
 pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
-    let model = Model::open(args.model.model.as_deref())?;
+    let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
     let is_chat = args.conversation.wants_chat();
     let answering = Answering::resolve(&args.sampling, &model, is_chat)?;
@@ -52,8 +52,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     if prompt.is_demo {
         screen.greet("no prompt given, so here is one; yours goes behind `overdraft run`");
     }
-    let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
+    let draft = draft::choose(&args.model, &model, &screen)?;
     let mut engine = model.start(&machine, draft.as_ref(), &screen)?;
+    let costs = model.cost_cache(&machine, draft.as_ref(), &engine);
+    let recalled = costs.as_ref().is_some_and(|c| c.recall(&mut engine));
     let mut output = Output::new().show_draft(args.model.drafting.show_draft);
     let request = request(tokens, &answering);
     let answer = if args.json {
@@ -65,6 +67,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         }
         generate(&mut engine, request, &screen, |event| output.write_event(event))?
     };
+    costs.inspect(|c| c.keep(&engine));
     if args.json {
         let object = json!({
             "text": answer.text,
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
             "settings": config::as_json(&machine, &answering, engine.config().context, is_chat),
             "model": model.as_json(),
             "draft": draft.as_ref().map(|d| d.name()),
+            "costs_recalled": recalled,
         });
         output.write(&format!("{object}\n"))?;
     } else if output.is_terminal {
@@ -88,7 +92,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
 
 /// Special tokens count as such: people paste whole ChatML prompts. No end token is added, whatever the vocabulary
 /// wants for training texts: this text goes on.
-fn raw_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+pub(crate) fn raw_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     let mut tokens = tokenizer.encode(text, Specials::Parse);
     if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
         && tokens.first() != Some(&bos)

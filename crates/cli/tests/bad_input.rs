@@ -3,7 +3,7 @@
 mod common;
 
 use common::{TempFile, overdraft, overdraft_with};
-use overdraft_formats::gguf::GgufWriter;
+use overdraft_formats::gguf::{Gguf, GgufWriter, Value};
 
 #[track_caller]
 fn refuse(args: &[&str], message: &str) {
@@ -59,10 +59,41 @@ fn wrong_flags_are_refused_by_name() {
         (&["--device", "cpu-reference", "--threads", "2"], "cpu-reference computes on one thread"),
         (&["--kv", "q4"],                       "--kv"),
         (&["-d", "x.gguf"],                     "x.gguf: No such file"),
+        (&["-d", "README.md"],                  "not a GGUF file"),
+        (&["-d", "models/pycoder-q4_k_m.gguf"], "this is not a DFlash draft but a target (qwen35)"),
+        (&["-d", "tests/fixtures/qwen3_dflash"], "its hidden size is 128, the target's 512"),
+        (&["--budget", "-1"],                   "-1 is not in 0..=4294967295"),
+        (&["--budget", "99999999999"],          "--budget"),
+        (&["--draft-mode", "sideways"],         "[possible values: auto, off, chain, tree]"),
+        (&["--draft-window", "63"],             "63 is not in 64..=16777216"),
         (&["--no-chat", "--system", "x"],       "cannot be used with"),
         (&["--file", "x"],                      "cannot be used with"),
     ] {
         refuse(&[&["run", "hi"], &m[..], flags].concat(), message);
+    }
+}
+
+#[test]
+#[rustfmt::skip]
+fn drafts_of_another_target_are_refused_with_the_reason() {
+    let bytes = std::fs::read(common::root().join("models/pycoder-dflash-q8_0.gguf")).unwrap();
+    let gguf = Gguf::from_bytes("draft", overdraft_formats::Bytes::from_vec(bytes)).unwrap();
+    for (key, value, message) in [
+        ("dflash.vocab_size",            Value::from(9000u32),              "its vocabulary has 9000 tokens, the target's 8192"),
+        ("dflash.vocab_size",            Value::from(64u32),                "its vocabulary has 64 tokens, the target's 8192"),
+        ("tokenizer.ggml.mask_token_id", Value::from(8192u32),              "mask"),
+        ("dflash.target_layers",         Value::from(&[2u32, 6, 99][..]),   "layer 98"),
+        ("dflash.block_size",            Value::from(1u32),                 "block size"),
+        ("dflash.block_size",            Value::from(65u32),                "block size"),
+    ] {
+        let mut writer = GgufWriter::from(&gguf);
+        writer.set(key, value);
+        for info in gguf.tensors() {
+            let tensor = gguf.need_tensor(&info.name).unwrap();
+            writer.tensor(&tensor.name, tensor.dtype, &tensor.shape, tensor.bytes);
+        }
+        let file = TempFile::new("misfit.gguf", &writer.to_bytes().unwrap());
+        refuse(&["run", "hi", "-m", "models/pycoder-q4_k_m.gguf", "-d", file.path()], message);
     }
 }
 
@@ -120,8 +151,7 @@ fn wrong_prompts_are_refused() {
 #[test]
 fn a_model_without_a_chat_template_cannot_chat() {
     let bytes = std::fs::read(common::root().join("models/pycoder-q4_k_m.gguf")).unwrap();
-    let gguf =
-        overdraft_formats::gguf::Gguf::from_bytes("demo", overdraft_formats::Bytes::from_vec(bytes)).unwrap();
+    let gguf = Gguf::from_bytes("demo", overdraft_formats::Bytes::from_vec(bytes)).unwrap();
     let mut writer = GgufWriter::new("qwen35");
     for (key, value) in gguf.keys().filter(|(key, _)| *key != "tokenizer.chat_template") {
         writer.set(key, value.clone());

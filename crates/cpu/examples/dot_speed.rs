@@ -5,7 +5,8 @@
 //! The weights (64 MiB, or KIB from the environment) do not fit the caches, as in a real model; best of 25 passes.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
-use overdraft_cpu::linear::{Input, Isa, QuantRows, WeightView, dot_tile};
+use overdraft_cpu::linear::{Isa, QuantRows, WeightView, dot_tile, dot_tile_float, pack};
+use overdraft_cpu::machine;
 use overdraft_cpu::pool::Pool;
 use overdraft_formats::DType;
 use std::time::Instant;
@@ -23,7 +24,11 @@ fn main() {
             WeightView::supports(*d) && asked.iter().any(|a| a == d.name() || a == "ALL")
         }
     };
-    println!("read bandwidth of one thread: {:.1} GB/s\n", read_bandwidth());
+    println!("one thread reads {:.1} GB/s", machine::read_bandwidth(1) / 1e9);
+    for isa in Isa::available() {
+        println!("and has {:.1} G int8 multiply-adds/s with {isa}", machine::int8_peak(1, isa) / 1e9);
+    }
+    println!();
     println!("| type | isa | 1 row GB/s | 1 row | 2 | 4 | 8 | 16 | 256 rows, G multiply-adds/s |");
     println!("|---|---|---|---|---|---|---|---|---|");
     for dtype in DType::all().filter(wanted) {
@@ -56,10 +61,20 @@ fn measure(dtype: DType, isa: Isa) {
         halves.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&[0x00, 0x2c]));
     }
     let view = WeightView::new(dtype, N_IN, &weights).expect("whole rows");
+    let packed = dtype.is_quantised().then(|| {
+        let mut best = f64::MAX;
+        let mut packed = Vec::new();
+        for _ in 0..5 {
+            let start = Instant::now();
+            packed = pack(isa, &Pool::new(1), &[vec![view]]).expect("memory");
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        println!("{dtype} packed at {:.2} GB/s", weights.len() as f64 / best / 1e9);
+        packed.remove(0)
+    });
     let x: Vec<f32> = (0..256 * N_IN).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
     let mut quant = QuantRows::with_capacity(256, N_IN);
     quant.quantise(isa, &Pool::new(1), N_IN, &x);
-    let input = if dtype.is_float() { Input::Float(&x) } else { Input::Quant(&quant) };
     let mut tile = vec![0.0; OUTS * 256];
     let mut seconds = |n_rows: usize| {
         // Short passes, many times: the machine may be shared.
@@ -68,7 +83,10 @@ fn measure(dtype: DType, isa: Isa) {
         for _ in 0..if isa == Isa::SCALAR { 3 } else { 25 } {
             let start = Instant::now();
             for first in (0..n_out).step_by(OUTS) {
-                dot_tile(isa, &view, first..first + OUTS, &input, 0..n_rows, &mut tile);
+                match &packed {
+                    Some(w) => dot_tile(w, first..first + OUTS, &quant, 0..n_rows, &mut tile),
+                    None => dot_tile_float(isa, &view, first..first + OUTS, &x, 0..n_rows, &mut tile),
+                }
             }
             best = best.min(start.elapsed().as_secs_f64());
         }
@@ -80,20 +98,4 @@ fn measure(dtype: DType, isa: Isa) {
         print!(" {:.1} |", (n_rows * N_IN) as f64 / seconds / 1e9);
     }
     println!();
-}
-
-/// Sums 64 MiB of words: what a kernel that computes nothing would reach.
-fn read_bandwidth() -> f64 {
-    let words = vec![1u64; 8 << 20];
-    let mut best = f64::MAX;
-    for _ in 0..10 {
-        let start = Instant::now();
-        let sums = words.chunks_exact(32).fold([0u64; 32], |mut sums, chunk| {
-            sums.iter_mut().zip(chunk).for_each(|(s, w)| *s = s.wrapping_add(*w));
-            sums
-        });
-        std::hint::black_box(sums);
-        best = best.min(start.elapsed().as_secs_f64());
-    }
-    size_of_val(&words[..]) as f64 / best / 1e9
 }

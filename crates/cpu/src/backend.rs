@@ -6,16 +6,18 @@ use overdraft_plan::{
     Act, Backend, BackendError, Choice, LayerState, Plan, PlanId, StateId, StateSpec, Step, Weights,
 };
 
-use crate::linear::Isa;
+use crate::linear::{Isa, Packed, WeightView, pack};
 use crate::memory::{Arena, PlanMemory, StateMemory};
 use crate::ops::commit::commit;
-use crate::ops::{Cx, Mode, OpScratch, execute, thread_buffer};
+use crate::ops::{Cx, Mode, OpScratch, execute, multiplied, recurrent, thread_buffer};
 use crate::pool::Pool;
 
 /// Weights, state and plans of one model on the CPU.
 pub struct Cpu {
     mode: Mode,
     weights: Arc<Weights>,
+    /// Quantised matrices that a plan multiplies with, by id: packed when the first such plan is prepared.
+    packed: Vec<Option<Packed>>,
     states: Vec<StateMemory>,
     plans: Vec<PlanMemory>,
     arena: Arena,
@@ -43,12 +45,45 @@ impl Cpu {
         Self {
             mode,
             weights: Arc::default(),
+            packed: Vec::new(),
             states: Vec::new(),
             plans: Vec::new(),
             arena: Arena::default(),
             last_run: None,
             scratch: OpScratch::default(),
         }
+    }
+}
+
+impl Cpu {
+    /// Packs what a plan multiplies with and is not packed yet. Only then is it known: an embedding table that no head
+    /// shares stays in the file, where a step reads a few rows of it. A table that is both is read from here alone.
+    fn pack(&mut self, plan: &Plan) -> Result<(), BackendError> {
+        let Mode::Fast { pool, isa } = &self.mode else { return Ok(()) };
+        let mut ids: Vec<u32> = plan.ops.iter().flat_map(multiplied).map(|id| id.0).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        let matrices = self.weights.matrices();
+        ids.retain(|id| self.packed[*id as usize].is_none() && matrices[*id as usize].dtype.is_quantised());
+        let views = |id: &u32| {
+            let m = &matrices[*id as usize];
+            let view = |bytes| WeightView::new(m.dtype, m.cols, bytes).expect("a matrix is whole rows");
+            m.parts().iter().map(|p| view(p)).collect()
+        };
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let packed = pack(*isa, pool, &ids.iter().map(views).collect::<Vec<_>>()).map_err(|e| {
+            BackendError::Unsupported {
+                what: "this model".into(),
+                why: format!("memory for its weights, rearranged: {e}"),
+            }
+        })?;
+        for (id, packed) in ids.into_iter().zip(packed) {
+            matrices[id as usize].parts().iter().for_each(|p| p.release());
+            self.packed[id as usize] = Some(packed);
+        }
+        Ok(())
     }
 }
 
@@ -68,17 +103,17 @@ impl Backend for Cpu {
     }
 
     fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
+        self.packed = vec![None; weights.matrices().len()];
         self.weights = weights;
         Ok(())
     }
 
     fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
-        // For the state one grid ahead that deep drafts need.
-        let ahead = spec.layers.iter().map(|layer| match layer {
-            LayerState::Recurrent(r) => r.key_dim * r.value_dim,
+        let buffers = spec.layers.iter().map(|layer| match layer {
+            LayerState::Recurrent(shape) => recurrent::buffer_len(shape),
             LayerState::Attention(_) => 0,
         });
-        thread_buffer::reserve(&self.mode, ahead.max().unwrap_or(0));
+        thread_buffer::reserve(&self.mode, buffers.max().unwrap_or(0));
         self.states.push(StateMemory::new(spec));
         Ok(StateId(self.states.len() as u32 - 1))
     }
@@ -88,8 +123,9 @@ impl Backend for Cpu {
     }
 
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
+        self.pack(&plan)?;
         self.scratch.reserve(&self.mode, &plan);
-        self.plans.push(PlanMemory::new(plan, &mut self.arena));
+        self.plans.push(PlanMemory::new(plan, &self.weights, &mut self.arena));
         self.last_run = None;
         Ok(PlanId(self.plans.len() as u32 - 1))
     }
@@ -97,12 +133,12 @@ impl Backend for Cpu {
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
         let memory = &mut self.plans[plan.0 as usize];
         let state = &mut self.states[state.0 as usize];
-        step.validate(&memory.plan, memory.vocab(&self.weights), state.slots, &state.pages)?;
+        step.validate(&memory.plan, memory.vocab, state.slots, &state.pages)?;
         memory.n_rows = step.n_rows();
         memory.n_logits = step.logit_rows().len();
         self.last_run = Some(plan);
         let (plan, acts) = memory.split(&mut self.arena);
-        let cx = Cx { mode: &self.mode, weights: &self.weights, step, acts };
+        let cx = Cx { mode: &self.mode, weights: &self.weights, packed: &self.packed, step, acts };
         for op in &plan.ops {
             execute(op, &cx, &mut self.scratch, state);
         }

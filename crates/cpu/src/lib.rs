@@ -3,12 +3,16 @@
 
 mod backend;
 pub mod conformance;
+mod lanes;
 pub mod linear;
+pub mod machine;
 mod math;
 mod memory;
 mod ops;
 pub mod pool;
 mod shared;
 mod simd;
+mod sums;
+pub mod workload;
 
 pub use backend::Cpu;

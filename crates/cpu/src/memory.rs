@@ -1,5 +1,8 @@
 //! The backend's own memory: kept state of sequences, and a plan's scratch.
 
+use std::iter::StepBy;
+use std::ops::Range;
+
 use half::f16;
 use overdraft_plan::{
     Act, ActSpec, AttentionState, CONV_ROWS, Choice, KvType, LayerState, Op, PAGE, Plan, RecurrentState,
@@ -8,7 +11,9 @@ use overdraft_plan::{
 
 use crate::shared::Shared;
 
-/// Keys and values of one layer: `[page, k or v, kv head, position in page, head_dim]`.
+/// Keys and values of one layer: `[page, k or v, kv head, plane]`. A plane of values is `[position in page, head_dim]`,
+/// one of keys `[head_dim, position in page]`: scores of a page are then sums over channels with positions side by
+/// side, where dot products would need the lanes of a vector added up for every single score.
 pub(crate) enum KvMemory {
     F32(Vec<f32>),
     F16(Vec<f16>),
@@ -17,6 +22,46 @@ pub(crate) enum KvMemory {
 pub(crate) struct AttentionMemory {
     pub(crate) shape: AttentionState,
     pub(crate) kv: KvMemory,
+}
+
+impl AttentionMemory {
+    pub(crate) fn layout(&self) -> KvLayout {
+        KvLayout { kv_heads: self.shape.kv_heads, head_dim: self.shape.head_dim }
+    }
+}
+
+/// Where things are in a [`KvMemory`].
+#[derive(Clone, Copy)]
+pub(crate) struct KvLayout {
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl KvLayout {
+    pub(crate) fn keys(&self, page: usize, head: usize) -> Range<usize> {
+        self.plane(page * 2 * self.kv_heads + head)
+    }
+
+    pub(crate) fn values(&self, page: usize, head: usize) -> Range<usize> {
+        self.plane((page * 2 + 1) * self.kv_heads + head)
+    }
+
+    fn plane(&self, index: usize) -> Range<usize> {
+        let len = PAGE * self.head_dim;
+        index * len..(index + 1) * len
+    }
+
+    /// The channels of the key at KV slot `slot`, which lies in `page`.
+    pub(crate) fn key(&self, page: usize, head: usize, slot: u32) -> StepBy<Range<usize>> {
+        let plane = self.keys(page, head);
+        (plane.start + slot as usize % PAGE..plane.end).step_by(PAGE)
+    }
+
+    /// The value at KV slot `slot`, which lies in `page`.
+    pub(crate) fn value(&self, page: usize, head: usize, slot: u32) -> Range<usize> {
+        let start = self.values(page, head).start + slot as usize % PAGE * self.head_dim;
+        start..start + self.head_dim
+    }
 }
 
 /// One recurrent layer of every slot.
@@ -28,6 +73,8 @@ pub(crate) struct RecurrentMemory {
     pub(crate) window: Vec<f32>,
     /// `[slot, position mod CONV_ROWS, conv_width]`
     pub(crate) conv: Vec<f32>,
+    /// The convolution's input before a sequence starts: `[conv_width]`
+    pub(crate) zeros: Vec<f32>,
 }
 
 pub(crate) enum LayerMemory {
@@ -63,6 +110,7 @@ impl StateMemory {
                     s: vec![0.0; spec.slots * r.state_len()],
                     window: vec![0.0; spec.slots * WINDOW_ROWS * r.window_row_len()],
                     conv: vec![0.0; spec.slots * CONV_ROWS * r.conv_width()],
+                    zeros: vec![0.0; r.conv_width()],
                 }),
             })
             .collect();
@@ -99,6 +147,8 @@ pub(crate) struct PlanMemory {
     pub(crate) plan: Plan,
     offsets: Vec<usize>,
     choice_offsets: Vec<usize>,
+    /// Rows of the smallest embedding table: the bound of token ids.
+    pub(crate) vocab: usize,
     /// Rows of the last run, for [`Self::read`].
     pub(crate) n_rows: usize,
     pub(crate) n_logits: usize,
@@ -114,7 +164,12 @@ pub(crate) struct Arena {
 
 impl PlanMemory {
     /// Lays out the plan's buffers, and makes room for them.
-    pub(crate) fn new(plan: Plan, arena: &mut Arena) -> Self {
+    pub(crate) fn new(plan: Plan, weights: &Weights, arena: &mut Arena) -> Self {
+        let tables = plan.ops.iter().filter_map(|op| match op {
+            Op::Embed { table, .. } => Some(weights.matrix(*table).rows),
+            _ => None,
+        });
+        let vocab = tables.min().unwrap_or(usize::MAX);
         let mut offsets = Vec::with_capacity(plan.acts.len());
         let mut total = 0;
         for act in &plan.acts {
@@ -134,7 +189,7 @@ impl PlanMemory {
         if arena.choices.len() < n_choices {
             arena.choices = vec![(0, 0.0); n_choices];
         }
-        Self { plan, offsets, choice_offsets, n_rows: 0, n_logits: 0 }
+        Self { plan, offsets, choice_offsets, vocab, n_rows: 0, n_logits: 0 }
     }
 
     pub(crate) fn split<'a>(&'a self, arena: &'a mut Arena) -> (&'a Plan, Acts<'a>) {
@@ -148,15 +203,6 @@ impl PlanMemory {
             n_logits: self.n_logits,
         };
         (&self.plan, acts)
-    }
-
-    /// Rows of the smallest embedding table: the bound of token ids.
-    pub(crate) fn vocab(&self, weights: &Weights) -> usize {
-        let tables = self.plan.ops.iter().filter_map(|op| match op {
-            Op::Embed { table, .. } => Some(weights.matrix(*table).rows),
-            _ => None,
-        });
-        tables.min().unwrap_or(usize::MAX)
     }
 
     pub(crate) fn read<'a>(&self, arena: &'a Arena, act: Act) -> &'a [f32] {
@@ -230,17 +276,25 @@ impl<'a> Acts<'a> {
     }
 
     /// # Safety
+    /// No task writes these columns of the row meanwhile.
+    pub(crate) unsafe fn part(&self, act: Act, r: usize, columns: Range<usize>) -> &'a [f32] {
+        let (start, width) = (self.offsets[act.0 as usize], self.width(act));
+        assert!(columns.end <= width);
+        // SAFETY: passed on to the caller.
+        unsafe { self.acts.read(start + r * width + columns.start..start + r * width + columns.end) }
+    }
+
+    /// # Safety
     /// No other task touches these columns of the row meanwhile.
-    pub(crate) unsafe fn part_mut(
-        &self,
-        act: Act,
-        r: usize,
-        columns: std::ops::Range<usize>,
-    ) -> &'a mut [f32] {
+    pub(crate) unsafe fn part_mut(&self, act: Act, r: usize, columns: Range<usize>) -> &'a mut [f32] {
         let (start, width) = (self.offsets[act.0 as usize], self.width(act));
         assert!(columns.end <= width);
         // SAFETY: passed on to the caller.
         unsafe { self.acts.write(start + r * width + columns.start..start + r * width + columns.end) }
+    }
+
+    pub(crate) fn choices_per_row(&self, choice: Choice) -> usize {
+        self.plan.choices[choice.0 as usize].width
     }
 
     /// The k experts of row `r`.

@@ -2,12 +2,16 @@
 //! result of its own; on a CPU with AVX2 or AVX-512 it is compiled for that, elsewhere for the baseline. How wide the
 //! compiler makes its vectors changes nothing in a lane, so every machine gets the same bits.
 
-use crate::linear::Isa;
-use crate::linear::isa::Kind;
-pub(crate) use crate::linear::{axpy, dot_f32 as dot, f16_to_f32};
-use crate::math;
+use std::ops::Range;
 
-const LANES: usize = 8;
+use overdraft_plan::PAGE;
+
+use crate::lanes::LANES;
+use crate::linear::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::linear::isa::Kind;
+pub(crate) use crate::linear::{axpy, dot_f32 as dot};
+use crate::math;
 
 /// Declares `pub(crate) fn name(isa, args)` with one body compiled for each instruction set.
 macro_rules! vectorised {
@@ -52,76 +56,141 @@ vectorised! {
 }
 
 vectorised! {
-    /// `u = Mᵀ a` and `w = Mᵀ b` for `M` of `[a.len(), u.len()]`, in one reading of `M`, rows in order.
-    fn two_transposed_products(m: &[f32], a: &[f32], b: &[f32], u: &mut [f32], w: &mut [f32]) {
-        const STRIP: usize = 4 * LANES;
-        let width = u.len();
-        let mut column = 0;
-        while column + STRIP <= width {
-            let (mut us, mut ws) = ([0.0f32; STRIP], [0.0f32; STRIP]);
-            for ((row, a), b) in m.chunks_exact(width).zip(a).zip(b) {
-                let row = &row[column..column + STRIP];
-                for lane in 0..STRIP {
-                    us[lane] = a.mul_add(row[lane], us[lane]);
-                    ws[lane] = b.mul_add(row[lane], ws[lane]);
-                }
-            }
-            u[column..column + STRIP].copy_from_slice(&us);
-            w[column..column + STRIP].copy_from_slice(&ws);
-            column += STRIP;
-        }
-        for c in column..width {
-            let (mut us, mut ws) = (0.0f32, 0.0f32);
-            for ((row, a), b) in m.chunks_exact(width).zip(a).zip(b) {
-                us = a.mul_add(row[c], us);
-                ws = b.mul_add(row[c], ws);
-            }
-            u[c] = us;
-            w[c] = ws;
+    /// `y = x - a · y`, rounded twice
+    fn scale_and_subtract(a: f32, x: &[f32], y: &mut [f32]) {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = x - a * *y;
         }
     }
 }
 
 vectorised! {
-    /// `y += Σ_j weights[j] · rows[j]`, j in order: the bits of as many calls of `axpy`. A strip of `y` stays in registers over
-    /// all rows, where `axpy` would read and write it for each.
-    fn add_weighted(weights: &[f32], rows: &[&[f32]], y: &mut [f32]) {
-        const STRIP: usize = 8 * LANES;
-        let width = y.len();
-        let mut column = 0;
-        while column + STRIP <= width {
-            let mut sums: [f32; STRIP] = std::array::from_fn(|lane| y[column + lane]);
-            for (weight, row) in weights.iter().zip(rows) {
-                let row = &row[column..column + STRIP];
-                for lane in 0..STRIP {
-                    sums[lane] = weight.mul_add(row[lane], sums[lane]);
-                }
+    /// A page's part of a softmax: scores at `seen` places become `e^(scale · score - max)`, where `max` is the largest of
+    /// them and of `before`, all others zero. Returns `max` and their sum, place i in lane i mod 16.
+    fn softmax_part(scale: f32, before: f32, seen: Range<usize>, scores: &mut [f32; PAGE]) -> (f32, f32) {
+        let mut maxima = [before; LANES];
+        for (lanes, n) in scores.as_chunks_mut::<LANES>().0.iter_mut().zip(0..) {
+            for lane in 0..LANES {
+                let place = n * LANES + lane;
+                let hidden = place < seen.start || place >= seen.end;
+                lanes[lane] = if hidden { f32::NEG_INFINITY } else { lanes[lane] * scale };
+                maxima[lane] = maxima[lane].max(lanes[lane]);
             }
-            y[column..column + STRIP].copy_from_slice(&sums);
-            column += STRIP;
         }
-        for (weight, row) in weights.iter().zip(rows) {
-            for (y, x) in y[column..].iter_mut().zip(&row[column..width]) {
-                *y = weight.mul_add(*x, *y);
+        let max = maxima.into_iter().fold(before, f32::max);
+        let mut sums = [0.0f32; LANES];
+        for lanes in scores.as_chunks_mut::<LANES>().0 {
+            for lane in 0..LANES {
+                let weight = math::exp(lanes[lane] - max);
+                lanes[lane] = if lanes[lane] == f32::NEG_INFINITY { 0.0 } else { weight };
+                sums[lane] += lanes[lane];
             }
+        }
+        (max, math::sum_of_lanes(sums))
+    }
+}
+
+vectorised! {
+    /// `y *= σ(gate)`
+    fn times_sigmoid(gate: &[f32], y: &mut [f32]) {
+        for (y, g) in y.iter_mut().zip(gate) {
+            *y *= math::sigmoid(*g);
         }
     }
 }
 
 vectorised! {
-    /// `y = e^(y - shift)`
-    fn exp_less(shift: f32, y: &mut [f32]) {
+    /// The largest; what is not a number does not count.
+    fn max(x: &[f32]) -> f32 {
+        let mut lanes = [f32::NEG_INFINITY; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *lane = if *x > *lane { *x } else { *lane };
+            }
+        }
+        lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, x| if *x > max { *x } else { max })
+    }
+}
+
+vectorised! {
+    /// `Σ e^(x - shift)` over the numbers among `x`, element i in lane i mod 16.
+    fn sum_of_exp(shift: f32, x: &[f32]) -> f32 {
+        let mut lanes = [0.0f32; LANES];
+        let (chunks, rest) = x.as_chunks::<LANES>();
+        let weight = |x: f32| {
+            let e = math::exp(x - shift);
+            if x.is_nan() { 0.0 } else { e }
+        };
+        for chunk in chunks {
+            for (lane, x) in lanes.iter_mut().zip(chunk) {
+                *lane += weight(*x);
+            }
+        }
+        for (lane, x) in lanes.iter_mut().zip(rest) {
+            *lane += weight(*x);
+        }
+        math::sum_of_lanes(lanes)
+    }
+}
+
+vectorised! {
+    /// `y = e^y`, and nothing where that is less than `e^-60`. What a head that forgets at once has left of a row is far
+    /// below any digit of a sum, and its products with keys would be subnormal, which a multiplication takes a hundred
+    /// times as long for: they were three quarters of the delta rule's time in a prompt.
+    fn decayed(y: &mut [f32]) {
         for y in y {
-            *y = math::exp(*y - shift);
+            *y = if *y < -60.0 { 0.0 } else { math::exp(*y) };
         }
     }
 }
 
 vectorised! {
-    /// `y = silu(y)`
-    fn silu(y: &mut [f32]) {
-        for y in y {
-            *y = math::silu(*y);
+    /// `out = x / sqrt(mean(x²) + eps) · weight`
+    fn rms_norm(weight: &[f32], eps: f32, x: &[f32], out: &mut [f32]) {
+        let scale = 1.0 / (math::sum_of_squares(x) / x.len() as f32 + eps).sqrt();
+        for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
+            *o = x * scale * w;
+        }
+    }
+}
+
+vectorised! {
+    /// `x = x / sqrt(mean(x²) + eps) · weight`
+    fn rms_norm_in_place(weight: &[f32], eps: f32, x: &mut [f32]) {
+        let scale = 1.0 / (math::sum_of_squares(x) / x.len() as f32 + eps).sqrt();
+        for (x, w) in x.iter_mut().zip(weight) {
+            *x = *x * scale * w;
+        }
+    }
+}
+
+vectorised! {
+    /// `x = scale · x / sqrt(Σ x² + eps)`
+    fn to_length(scale: f32, eps: f32, x: &mut [f32]) {
+        let factor = scale / (math::sum_of_squares(x) + eps).sqrt();
+        for x in x {
+            *x *= factor;
+        }
+    }
+}
+
+vectorised! {
+    /// `y *= silu(gate)`
+    fn times_silu(gate: &[f32], y: &mut [f32]) {
+        for (y, g) in y.iter_mut().zip(gate) {
+            *y *= math::silu(*g);
+        }
+    }
+}
+
+vectorised! {
+    /// `out[c] = silu(Σ_j w[c, j] x_j[c])`, taps in order.
+    fn convolve(x: [&[f32]; 4], w: &[f32], out: &mut [f32]) {
+        let n = out.len();
+        let [a, b, c, d] = x.map(|x| &x[..n]);
+        for (i, w) in w.as_chunks::<4>().0[..n].iter().enumerate() {
+            out[i] = math::silu(w[0] * a[i] + w[1] * b[i] + w[2] * c[i] + w[3] * d[i]);
         }
     }
 }
@@ -141,52 +210,6 @@ vectorised! {
         for (g, u) in g.iter_mut().zip(u) {
             let a = g.min(limit);
             *g = a * math::sigmoid(alpha * a) * (u.clamp(-limit, limit) + 1.0);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_isa_gives_the_same_bits() {
-        let x: Vec<f32> = (0..300).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37).collect();
-        let y: Vec<f32> = (0..300).map(|i| ((i * 53 % 97) as f32 - 48.0) * 0.11).collect();
-        for isa in Isa::available() {
-            for (rows, width) in [(3, 5), (8, 32), (7, 33), (4, 64)] {
-                let run = |isa| {
-                    let (mut u, mut w) = (vec![0.0; width], vec![0.0; width]);
-                    two_transposed_products(
-                        isa,
-                        &x[..rows * width],
-                        &y[..rows],
-                        &y[9..9 + rows],
-                        &mut u,
-                        &mut w,
-                    );
-                    (u, w)
-                };
-                assert_eq!(run(isa), run(Isa::SCALAR), "{isa:?} {rows}x{width}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_weighted_sum_has_the_bits_of_its_terms_added_one_by_one() {
-        let x: Vec<f32> = (0..900).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37).collect();
-        let weights: Vec<f32> = (0..9).map(|i| (i as f32 - 3.7) * 0.3).collect();
-        for isa in Isa::available() {
-            for (n, width) in [(0, 8), (1, 3), (9, 64), (4, 71), (7, 128)] {
-                let rows: Vec<&[f32]> = x.chunks(width).take(n).collect();
-                let mut want = x[5..5 + width].to_vec();
-                let mut got = want.clone();
-                for (weight, row) in weights.iter().zip(&rows) {
-                    axpy(Isa::SCALAR, *weight, row, &mut want);
-                }
-                add_weighted(isa, &weights[..n], &rows, &mut got);
-                assert_eq!(got, want, "{isa:?}, {n} rows of {width}");
-            }
         }
     }
 }

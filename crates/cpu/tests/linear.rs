@@ -1,7 +1,9 @@
 //! What the linear kernels promise: the right numbers, the same bits on every instruction set, and bits of a row
 //! that do not depend on its company.
 
-use overdraft_cpu::linear::{Input, Isa, QuantRows, WeightError, WeightView, dot_tile};
+use overdraft_cpu::linear::{
+    Isa, Packed, QuantRows, WeightError, WeightView, dot_tile, dot_tile_float, pack,
+};
 use overdraft_cpu::pool::Pool;
 use overdraft_formats::DType;
 use std::ops::Range;
@@ -102,17 +104,39 @@ impl Case {
         Self::new(dtype, n_in, n_out, n_rows, weights, x)
     }
 
-    fn tile(&self, isa: Isa, outs: Range<usize>, rows: Range<usize>) -> Vec<f32> {
-        let view = WeightView::new(self.dtype, self.n_in, &self.weights).expect("the case is whole");
-        let input = if self.dtype.is_float() { Input::Float(&self.x) } else { Input::Quant(&self.quant) };
+    fn weights(&self, isa: Isa) -> Weights<'_> {
+        Weights::new(isa, self.dtype, self.n_in, &self.weights)
+    }
+
+    /// `[rows, outs]`
+    fn tile(&self, w: &Weights<'_>, outs: Range<usize>, rows: Range<usize>) -> Vec<f32> {
         let mut tile = vec![f32::from_bits(0x7fc1_2345); outs.len() * rows.len()];
-        dot_tile(isa, &view, outs, &input, rows, &mut tile);
+        match w {
+            Weights::Float(isa, view) => dot_tile_float(*isa, view, outs, &self.x, rows, &mut tile),
+            Weights::Packed(packed) => dot_tile(packed, outs, &self.quant, rows, &mut tile),
+        }
         tile
     }
 
     fn all(&self, isa: Isa) -> Vec<f32> {
-        self.tile(isa, 0..self.n_out, 0..self.n_rows)
+        self.tile(&self.weights(isa), 0..self.n_out, 0..self.n_rows)
     }
+}
+
+enum Weights<'a> {
+    Float(Isa, WeightView<'a>),
+    Packed(Packed),
+}
+
+impl<'a> Weights<'a> {
+    fn new(isa: Isa, dtype: DType, n_in: usize, bytes: &'a [u8]) -> Self {
+        let view = WeightView::new(dtype, n_in, bytes).expect("the case is whole");
+        if dtype.is_float() { Self::Float(isa, view) } else { Self::Packed(packed(isa, view)) }
+    }
+}
+
+fn packed(isa: Isa, view: WeightView<'_>) -> Packed {
+    pack(isa, &Pool::new(1), &[vec![view]]).expect("memory for a test").remove(0)
 }
 
 /// Bit for bit, except that one NaN is as good as another.
@@ -159,7 +183,7 @@ fn results_are_those_of_decoded_weights_in_double_precision() {
                         (terms.iter().sum::<f64>(), terms.iter().map(|t| t.abs()).sum::<f64>());
                     // Sums of a scale and a min cancel inside a weight, so `size` is a little small for them.
                     let bound = 16.0 * size * f64::from(f32::EPSILON);
-                    let y = f64::from(got[o * case.n_rows + r]);
+                    let y = f64::from(got[r * case.n_out + o]);
                     assert!(
                         (y - want).abs() <= bound,
                         "{dtype} {n_in}: [{o}][{r}] {y} not {want} +- {bound:e}"
@@ -214,19 +238,17 @@ fn a_row_gives_the_same_bits_alone_and_in_any_company() {
         let case = Case::random(&mut random, dtype, n_in, n_out, 100);
         for &isa in &isas {
             // [row][out], each computed alone.
-            let alone: Vec<Vec<f32>> = (0..100).map(|r| case.tile(isa, 0..n_out, r..r + 1)).collect();
-            let counts = (1..=33).chain([64, 100]);
+            let w = case.weights(isa);
+            let alone: Vec<Vec<f32>> = (0..100).map(|r| case.tile(&w, 0..n_out, r..r + 1)).collect();
+            let counts = (1..=64).chain([100]);
             for n_rows in counts {
                 let start = random.below(101 - n_rows);
                 let first = random.below(n_out);
                 let outs = first..first + 1 + random.below(n_out - first);
                 for (rows, outs) in [(0..n_rows, 0..n_out), (start..start + n_rows, outs)] {
-                    let got = case.tile(isa, outs.clone(), rows.clone());
-                    let want: Vec<f32> = outs
-                        .clone()
-                        .flat_map(|o| rows.clone().map(move |r| (o, r)))
-                        .map(|(o, r)| alone[r][o])
-                        .collect();
+                    let got = case.tile(&w, outs.clone(), rows.clone());
+                    let want: Vec<f32> =
+                        rows.clone().flat_map(|r| alone[r][outs.clone()].iter().copied()).collect();
                     assert_same(&got, &want, &format!("{dtype} {isa} rows {rows:?} outs {outs:?}"));
                 }
             }
@@ -254,18 +276,13 @@ fn any_bytes_are_weights() {
             for isa in Isa::available() {
                 assert_same(&case.all(isa), &want, &format!("{dtype} of {fill:02x?}, {isa}"));
                 assert_same(
-                    &case.tile(isa, 3..18, 1..2),
-                    &case_rows(&want, n_rows, 3..18, 1),
+                    &case.tile(&case.weights(isa), 3..18, 1..2),
+                    &want[n_out..][3..18],
                     "one row of it",
                 );
             }
         }
     }
-}
-
-/// One row of a whole tile.
-fn case_rows(all: &[f32], n_rows: usize, outs: Range<usize>, row: usize) -> Vec<f32> {
-    outs.map(|o| all[o * n_rows + row]).collect()
 }
 
 #[test]
@@ -277,7 +294,10 @@ fn extreme_quants_do_not_saturate() {
         let case = Case::new(DType::Q8_0, n_in, 20, 9, block.repeat(40), vec![sign * 127.0; n_in * 9]);
         for isa in Isa::available() {
             assert!(case.all(isa).iter().all(|&y| y == want), "{isa}, {sign}");
-            assert!(case.tile(isa, 0..20, 4..5).iter().all(|&y| y == want), "{isa}, {sign}, one row");
+            assert!(
+                case.tile(&case.weights(isa), 0..20, 4..5).iter().all(|&y| y == want),
+                "{isa}, {sign}, one row"
+            );
         }
     }
 }
@@ -293,10 +313,10 @@ fn a_broken_activation_breaks_its_own_row_and_no_other() {
         let case = Case::new(dtype, n_in, n_out, n_rows, case.weights, case.x);
         for isa in Isa::available() {
             for (i, (got, whole)) in case.all(isa).into_iter().zip(&whole).enumerate() {
-                if i % n_rows == 7 {
+                if i / n_out == 7 {
                     assert!(!got.is_finite(), "{dtype} {isa}: {got} hides {bad}");
                 } else {
-                    assert!(same(got, *whole), "{dtype} {isa}: row {} changed", i % n_rows);
+                    assert!(same(got, *whole), "{dtype} {isa}: row {} changed", i / n_out);
                 }
             }
         }
@@ -311,11 +331,8 @@ fn weights_need_no_alignment() {
         let want = case.all(Isa::SCALAR);
         for shift in [1, 2, 3, 7, 63] {
             let moved: Vec<u8> = vec![0xa5; shift].into_iter().chain(case.weights.iter().copied()).collect();
-            let view = WeightView::new(dtype, 512, &moved[shift..]).expect("the case is whole");
-            let input = if dtype.is_float() { Input::Float(&case.x) } else { Input::Quant(&case.quant) };
             for isa in Isa::available() {
-                let mut tile = vec![0.0; want.len()];
-                dot_tile(isa, &view, 0..17, &input, 0..7, &mut tile);
+                let tile = case.tile(&Weights::new(isa, dtype, 512, &moved[shift..]), 0..17, 0..7);
                 assert_same(&tile, &want, &format!("{dtype} {isa} moved by {shift}"));
             }
         }
@@ -333,18 +350,66 @@ fn quantised_rows_are_the_same_from_every_instruction_set_and_thread() {
     let mut want = vec![0.0; 16 * n_rows];
     let mut rows = QuantRows::with_capacity(n_rows, 2048);
     rows.quantise(Isa::SCALAR, &Pool::new(1), n_in, &x);
-    dot_tile(Isa::SCALAR, &view, 0..16, &Input::Quant(&rows), 0..n_rows, &mut want);
+    dot_tile(&packed(Isa::SCALAR, view), 0..16, &rows, 0..n_rows, &mut want);
     for isa in Isa::available() {
         // Buffers with the bytes of another shape in them.
         rows.quantise(isa, &pool, 2048, &random.floats(2048 * 9));
         rows.quantise(isa, &pool, n_in, &x);
+        let w = packed(isa, view);
         let mut got = vec![0.0; 16 * n_rows];
-        dot_tile(isa, &view, 0..16, &Input::Quant(&rows), 0..n_rows, &mut got);
-        assert_same(&got, &want, &format!("{isa}, panels"));
+        dot_tile(&w, 0..16, &rows, 0..n_rows, &mut got);
+        assert_same(&got, &want, &format!("{isa}, all rows"));
         for row in 0..n_rows {
             let mut got = [0.0; 16];
-            dot_tile(isa, &view, 0..16, &Input::Quant(&rows), row..row + 1, &mut got);
-            assert_same(&got, &case_rows(&want, n_rows, 0..16, row), &format!("{isa}, row {row} alone"));
+            dot_tile(&w, 0..16, &rows, row..row + 1, &mut got);
+            assert_same(&got, &want[16 * row..][..16], &format!("{isa}, row {row} alone"));
+        }
+    }
+}
+
+#[test]
+fn packed_rows_decode_to_the_bits_of_the_file() {
+    let mut random = Random(9);
+    for dtype in quantised() {
+        for n_in in [256, 768].into_iter().chain((dtype.block_len() < 256).then_some(96)) {
+            let row_bytes = dtype.row_bytes(n_in).expect("whole blocks");
+            let any = random.bytes(5 * row_bytes);
+            for bytes in [random.weights(dtype, n_in * 21), any] {
+                let view = WeightView::new(dtype, n_in, &bytes).expect("whole rows");
+                for isa in Isa::available() {
+                    let w = packed(isa, view);
+                    for (row, bytes) in bytes.chunks_exact(row_bytes).enumerate() {
+                        let (mut got, mut want) = (vec![0.0; n_in], vec![1.0; n_in]);
+                        w.decode_row(row, &mut got);
+                        dtype.decode_row(bytes, &mut want).expect("decodable");
+                        assert_same(&got, &want, &format!("{dtype} {isa}, row {row} of {n_in}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_and_neighbours_pack_as_one_matrix_does() {
+    let mut random = Random(10);
+    let pool = Pool::new(2);
+    for dtype in quantised() {
+        let case = Case::random(&mut random, dtype, 256, 35, 3);
+        let other = random.weights(dtype, 512 * 18);
+        let row_bytes = dtype.row_bytes(256).expect("whole blocks");
+        let want = case.all(Isa::SCALAR);
+        for isa in Isa::available() {
+            let part = |rows: Range<usize>| {
+                let bytes = &case.weights[rows.start * row_bytes..rows.end * row_bytes];
+                WeightView::new(dtype, 256, bytes).expect("whole rows")
+            };
+            let beside = WeightView::new(dtype, 512, &other).expect("whole rows");
+            let all = [vec![beside], vec![part(0..7), part(7..14), part(14..35)], vec![beside]];
+            let packed = pack(isa, &pool, &all).expect("memory for a test");
+            let mut got = vec![0.0; want.len()];
+            dot_tile(&packed[1], 0..35, &case.quant, 0..3, &mut got);
+            assert_same(&got, &want, &format!("{dtype} {isa}"));
         }
     }
 }

@@ -1,23 +1,26 @@
 //! Admission, and the step that moves every admitted sequence on.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{Backend, KvType, PAGE, StateId, StateSpec, Step, bucket_for};
+use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec, Step, bucket_for};
 
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
 use crate::pages::PagePool;
 use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
 use crate::request::{Finish, Request, SeqId};
-use crate::round::Round;
+use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
 use crate::spec::accept::Verdict;
 use crate::spec::budget::{Beside, Forecast};
+use crate::spec::calibration::Calibration;
 use crate::spec::cost::{CostModel, Padding};
 use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
@@ -100,6 +103,34 @@ pub struct Event {
     pub finish: Option<(Finish, Stats)>,
 }
 
+/// What a step brought, in a buffer that can be kept and refilled: its texts are written where those before them were.
+#[derive(Default)]
+pub struct Events {
+    pub(crate) list: Vec<Event>,
+    /// Of earlier events, emptied.
+    texts: Vec<String>,
+}
+
+impl Events {
+    pub(crate) fn clear(&mut self) {
+        self.texts.extend(self.list.drain(..).map(|event| event.text));
+        self.texts.iter_mut().for_each(String::clear);
+    }
+
+    /// An empty text, with room for nearly any token's.
+    pub(crate) fn text(&mut self) -> String {
+        self.texts.pop().unwrap_or_else(|| String::with_capacity(64))
+    }
+}
+
+impl std::ops::Deref for Events {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        &self.list
+    }
+}
+
 pub struct Engine {
     pub(crate) decoder: Decoder,
     pub(crate) draft: Option<Draft>,
@@ -117,13 +148,21 @@ pub struct Engine {
     next_id: u64,
     pub(crate) step: Step,
     pub(crate) sampler: Sampler,
-    pub(crate) logits: Vec<f32>,
+    /// The sequences of the step.
+    pub(crate) parts: Vec<Part>,
+    /// Sequences that a pass of the draft is for.
+    pub(crate) chosen: Vec<usize>,
     /// Accepted rows of each sequence of the step.
     pub(crate) paths: Vec<Vec<u32>>,
+    /// Sequences that failed and are not yet reported, and what others brought in that step.
+    pub(crate) failed: VecDeque<EngineError>,
+    pub(crate) held_back: Vec<Event>,
     pub(crate) cost: CostModel,
     pub(crate) beside: Beside,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
+    calibration: Calibration,
+    padding: Padding,
 }
 
 impl Engine {
@@ -164,11 +203,16 @@ impl Engine {
             next_id: 0,
             step: Step::default(),
             sampler: Sampler::default(),
-            logits: Vec::new(),
+            parts: Vec::new(),
+            chosen: Vec::new(),
             paths: Vec::new(),
+            failed: VecDeque::new(),
+            held_back: Vec::new(),
             cost: CostModel::new(padding),
             beside: Beside::default(),
             policy,
+            calibration: Calibration::default(),
+            padding,
         })
     }
 
@@ -205,6 +249,23 @@ impl Engine {
         self.cost.step_seconds(1)
     }
 
+    /// What was learned so far of this pair on this machine, for a later engine's [`Self::recall`].
+    pub fn learned(&self) -> Learned {
+        let standing = Some(self.policy.standing());
+        Learned { cost: self.cost.clone(), calibration: self.calibration.clone(), standing }
+    }
+
+    /// Begins with what an earlier engine learned, as [`Learned::to_text`] kept it for `owner`. Returns whether there
+    /// was anything of use in it. Changes the speed of what follows, never its text.
+    pub fn recall(&mut self, text: &str, owner: &str) -> bool {
+        let Some(learned) = Learned::from_text(text, owner, self.padding) else { return false };
+        if let Some(standing) = learned.standing {
+            self.policy = self.policy.beginning(standing);
+        }
+        (self.cost, self.calibration) = (learned.cost, learned.calibration);
+        self.cost.step_seconds(1).is_some()
+    }
+
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
@@ -224,11 +285,12 @@ impl Engine {
     /// Admits a request, reserving what its whole life can need, or says why not. Nothing is half done.
     pub fn admit(&mut self, request: Request) -> Result<SeqId> {
         let ends = || NGramIndex::new(request.stop_ids.clone());
+        let trusting = |drafter: BlockDraft| Box::new(drafter.with_calibration(self.calibration.carried()));
         let drafter = match (self.draft.is_some(), self.config.lookup) {
             _ if self.config.draft_mode == Mode::Off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
-            (true, false) => Box::new(BlockDraft::new()),
-            (true, true) => Box::new(BlockDraft::merged(ends())),
-            (false, true) => Box::new(BlockDraft::ngram(ends())),
+            (true, false) => trusting(BlockDraft::new()),
+            (true, true) => trusting(BlockDraft::merged(ends())),
+            (false, true) => trusting(BlockDraft::ngram(ends())),
             (false, false) => Box::new(NoDraft),
         };
         self.admit_with(request, drafter)
@@ -265,13 +327,20 @@ impl Engine {
                 return Err(EngineError::NoPages { needed: *n, free: pool.unreserved() });
             }
         }
-        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n)).collect();
+        let pages = (limit + SLACK).div_ceil(PAGE);
+        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n, pages)).collect();
         self.backend.reset_slot(self.state, slot as usize);
-        let mut history = History::default();
+        let mut history =
+            History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
         for token in &request.prompt {
-            history.prompt(*token);
+            if request.sampling.has_penalties() {
+                history.prompt(*token);
+            }
             drafter.committed(*token);
         }
+        // Room for its whole life, as for its pages: no step of it allocates.
+        let mut tokens = Vec::with_capacity(limit + 1);
+        tokens.extend_from_slice(&request.prompt);
         let id = SeqId(self.next_id);
         self.next_id += 1;
         self.rounds.push(Round {
@@ -280,13 +349,13 @@ impl Engine {
             decision: None,
             forecast: Forecast::default(),
             tree: TokenTree::new(vocab as u32),
-            verdict: Verdict::default(),
+            verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             injected: 0,
         });
         self.seqs.push(Sequence {
             id,
             slot,
-            tokens: request.prompt.clone(),
+            tokens,
             committed: 0,
             stored_grid: 0,
             tables,
@@ -305,8 +374,9 @@ impl Engine {
         Some(self.remove(index))
     }
 
+    /// Nothing is left to step for, or to report.
     pub fn is_idle(&self) -> bool {
-        self.seqs.is_empty()
+        self.seqs.is_empty() && self.failed.is_empty() && self.held_back.is_empty()
     }
 
     /// Prompt tokens read so far, of how many.
@@ -317,7 +387,11 @@ impl Engine {
 
     fn remove(&mut self, index: usize) -> Stats {
         let seq = self.seqs.remove(index);
-        self.policy = self.rounds.remove(index).policy.successor();
+        let round = self.rounds.remove(index);
+        self.policy = round.policy.successor();
+        if let Some(learned) = round.drafter.learned() {
+            self.calibration = learned.clone();
+        }
         self.free_slots.push(seq.slot);
         for (pool, table) in self.pools.iter_mut().zip(seq.tables) {
             pool.release(table);

@@ -2,6 +2,8 @@
 
 use overdraft_plan::BackendError;
 
+use crate::request::SeqId;
+
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]
@@ -24,10 +26,11 @@ pub enum EngineError {
     NoPages { needed: usize, free: usize },
     #[error("{0}")]
     Memory(String),
+    /// The sequence is over, the others are not: step on.
     #[error(
-        "the model gave no usable logits at position {position} (all are NaN or infinite); the file may be damaged"
+        "no token can be chosen at position {position}: all logits are NaN or infinite; the file may be damaged, or a bias forbids every token"
     )]
-    Logits { position: u32 },
+    Logits { seq: SeqId, position: u32 },
 }
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;

@@ -15,10 +15,10 @@ pub mod spec;
 mod stats;
 mod stop;
 
-pub use engine::{Engine, EngineConfig, Event, Origin, Witness, plan_state};
+pub use engine::{Engine, EngineConfig, Event, Events, Origin, Witness, plan_state};
 pub use error::{EngineError, Result};
 pub use ledger::{Ledger, available_memory, human};
 pub use request::{Finish, Request, SeqId};
 pub use sampling::Sampling;
-pub use stats::Stats;
+pub use stats::{Phases, Stats};
 pub use stop::TextStream;

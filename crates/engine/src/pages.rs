@@ -45,11 +45,11 @@ impl PagePool {
         self.free.len() - self.reserved
     }
 
-    /// Promises `n` pages to a new sequence; the caller has seen that they are unreserved.
-    pub(crate) fn reserve(&mut self, n: usize) -> PageTable {
+    /// Promises `n` pages to a new sequence; the caller has seen that they are unreserved. Over its life it has `all`.
+    pub(crate) fn reserve(&mut self, n: usize, all: usize) -> PageTable {
         debug_assert!(n <= self.unreserved());
         self.reserved += n;
-        PageTable { pages: Vec::new(), first: 0, reserved: n }
+        PageTable { pages: Vec::with_capacity(all), first: 0, reserved: n }
     }
 
     /// Holds pages up to position `end`, from what was reserved.
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn pages_go_out_and_all_come_back() {
         let mut pool = PagePool::new(Retention::Full, 10);
-        let mut a = pool.reserve(4);
+        let mut a = pool.reserve(4, 4);
         assert_eq!(pool.unreserved(), 6);
         pool.extend(&mut a, 3 * PAGE + 1);
         assert_eq!(a.pages.len(), 4);
@@ -108,7 +108,7 @@ mod tests {
         let needed = PagePool::needed(retention, 100_000, rows);
         assert_eq!(needed, 12);
         let mut pool = PagePool::new(retention, needed);
-        let mut table = pool.reserve(needed);
+        let mut table = pool.reserve(needed, needed);
         let mut at = 0;
         for step in [512, 100, 1, 1, 63, 512, 512, 64, 448, 512, 1, 1].repeat(20) {
             pool.extend(&mut table, at + step);

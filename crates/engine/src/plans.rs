@@ -39,6 +39,11 @@ pub(crate) struct Plans {
 }
 
 impl Plans {
+    /// How many are ready. A step that had to record one says nothing of what steps cost, nor does a plan's first run.
+    pub(crate) fn n_ready(&self) -> usize {
+        self.ready.len()
+    }
+
     /// The plan for `rows` rows, which no step lets exceed the largest bucket.
     pub(crate) fn get(
         &mut self,

@@ -12,7 +12,7 @@ use crate::round::Round;
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::ddtree::Ranked;
-use crate::spec::drafter::{Candidates, Proposal, ProposeInput};
+use crate::spec::drafter::{Candidates, ProposeInput};
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
 /// together, which costs it next to nothing.
@@ -25,6 +25,7 @@ impl Engine {
     /// rows for a commit in every layer of a large plan would take gigabytes.
     pub(crate) fn propose(&mut self, reading: bool) -> Result<()> {
         let started = Instant::now();
+        let recorded = self.plans.n_ready();
         self.beside = beside(&self.seqs);
         for (seq, round) in self.seqs.iter().zip(&mut self.rounds) {
             round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
@@ -32,24 +33,12 @@ impl Engine {
                 (!reading && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, self.beside));
             round.forecast = Default::default();
         }
-        let drafting: Vec<usize> =
-            (0..self.seqs.len()).filter(|i| self.rounds[*i].decision.is_some_and(|d| d.forward)).collect();
-        self.inject(&drafting)?;
-        let per_pass = self.draft.as_ref().map_or(1, |d| (MAX_LOGIT_ROWS / d.settings.n_drafts()).max(1));
-        for batch in drafting.chunks(per_pass) {
-            let (plan, rows) = self.draft_blocks(batch)?;
-            let k = CANDIDATES.min(self.decoder.hyper.vocab);
-            let candidates = plan.candidates.expect("a block plan has candidates");
-            let all = self.backend.read_choices(plan.id, candidates);
-            for (index, mine) in batch.iter().zip(all.chunks(rows * k)) {
-                let seq = &self.seqs[*index];
-                let depths: Vec<Ranked<'_>> = mine.chunks(k).take(drafts_left(seq)).collect();
-                grow(&mut self.rounds[*index], Candidates::Depths(&depths), &self.cost, self.beside);
-            }
-        }
-        if !drafting.is_empty() {
-            self.cost.learn_draft(started.elapsed().as_secs_f64());
-        }
+        let mut drafting = std::mem::take(&mut self.chosen);
+        drafting.clear();
+        drafting.extend((0..self.seqs.len()).filter(|i| self.rounds[*i].decision.is_some_and(|d| d.forward)));
+        let outcome = self.ask_draft(&drafting, started, recorded);
+        self.chosen = drafting;
+        outcome?;
         for round in
             self.rounds.iter_mut().filter(|r| r.decision.is_some_and(|d| !d.forward && !d.is_plain()))
         {
@@ -60,13 +49,36 @@ impl Engine {
         Ok(())
     }
 
+    /// Passes of the draft for the sequences that ask for one, and the trees that come of them.
+    fn ask_draft(&mut self, drafting: &[usize], started: Instant, recorded: usize) -> Result<()> {
+        self.inject(drafting)?;
+        let per_pass = self.draft.as_ref().map_or(1, |d| (MAX_LOGIT_ROWS / d.settings.n_drafts()).max(1));
+        for batch in drafting.chunks(per_pass) {
+            let (plan, rows) = self.draft_blocks(batch)?;
+            let k = CANDIDATES.min(self.decoder.hyper.vocab);
+            let candidates = plan.candidates.expect("a block plan has candidates");
+            let all = self.backend.read_choices(plan.id, candidates);
+            for (index, mine) in batch.iter().zip(all.chunks(rows * k)) {
+                let seq = &self.seqs[*index];
+                let mut depths: [Ranked<'_>; MAX_DRAFT_DEPTH] = [&[]; MAX_DRAFT_DEPTH];
+                let n = depths.iter_mut().zip(mine.chunks(k).take(drafts_left(seq)));
+                let n = n.map(|(depth, candidates)| *depth = candidates).count();
+                let candidates = Candidates::Depths(&depths[..n]);
+                grow(&mut self.rounds[*index], candidates, &self.cost, self.beside);
+            }
+        }
+        if !drafting.is_empty() && self.plans.n_ready() == recorded {
+            self.cost.learn_draft(started.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
     /// Waiting taps of the sequences that draft, and of those that have waited long, enter the draft's context.
     fn inject(&mut self, drafting: &[usize]) -> Result<()> {
         if self.draft.is_none() {
             return Ok(());
         }
         self.step.clear();
-        let mut injecting = Vec::new();
         for (index, seq) in self.seqs.iter().enumerate() {
             let round = &self.rounds[index];
             let waiting = seq.committed - round.injected;
@@ -80,17 +92,19 @@ impl Engine {
             for token in &seq.tokens[round.injected..seq.committed] {
                 parent = self.step.push(s, *token, parent);
             }
-            injecting.push(index);
         }
-        if injecting.is_empty() {
+        if self.step.n_rows() == 0 {
             return Ok(());
         }
         let rows = self.step.n_rows();
         let plan =
             self.plans.get(Use::Inject, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         self.backend.run(plan.id, self.state, &self.step)?;
-        for index in injecting {
-            self.rounds[index].injected = self.seqs[index].committed;
+        for s in 0..self.step.n_seqs() {
+            let slot = self.step.seq(s).slot as u32;
+            let seqs = self.seqs.iter().zip(&mut self.rounds);
+            let entered = seqs.filter(|(seq, _)| seq.slot == slot);
+            entered.for_each(|(seq, round)| round.injected = seq.committed);
         }
         Ok(())
     }
@@ -160,10 +174,5 @@ fn beside(seqs: &[Sequence]) -> Beside {
 fn grow(round: &mut Round, candidates: Candidates<'_>, cost: &crate::spec::cost::CostModel, beside: Beside) {
     let Some(decision) = round.decision else { return };
     let input = ProposeInput { candidates, shape: decision.shape };
-    // Drafters that ask for passes over their own tokens are not built yet; what they have by now is what is verified.
-    if let Proposal::Done(forecast) =
-        round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree)
-    {
-        round.forecast = forecast;
-    }
+    round.forecast = round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree);
 }

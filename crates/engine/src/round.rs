@@ -1,11 +1,11 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use overdraft_plan::{NO_PARENT, grid_of};
 
-use crate::engine::{Engine, Event, Origin, Witness};
+use crate::engine::{Engine, Event, Events, Origin, Witness};
 use crate::error::{EngineError, Result};
 use crate::plans::{Ready, Use};
 use crate::sequence::Sequence;
@@ -14,6 +14,7 @@ use crate::spec::budget::Forecast;
 use crate::spec::drafter::Drafter;
 use crate::spec::policy::{Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
+use crate::stats::Phases;
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
 pub(crate) struct Round {
@@ -30,7 +31,7 @@ pub(crate) struct Round {
 
 /// A sequence's part of the step at hand.
 #[derive(Clone, Copy)]
-struct Part {
+pub(crate) struct Part {
     seq: usize,
     /// Rows that are certain; the last of them is the tree's root.
     sure: usize,
@@ -42,48 +43,92 @@ struct Part {
 impl Engine {
     /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
     /// rows that are left, oldest first.
+    ///
+    /// [`EngineError::Logits`] is the end of one sequence, and says of which: what the others wrote in that step comes
+    /// with the next.
     pub fn step(&mut self) -> Result<Vec<Event>> {
+        let mut events = Events::default();
+        let outcome = self.step_into(&mut events);
+        self.held_back.append(&mut events.list);
+        outcome?;
+        Ok(std::mem::take(&mut self.held_back))
+    }
+
+    /// [`Self::step`] that leaves what it brought in `events`, in place of what was there, also when it says that a
+    /// sequence failed. With a buffer that is kept, steps allocate nothing.
+    pub fn step_into(&mut self, events: &mut Events) -> Result<()> {
+        events.clear();
+        if let Some(failure) = self.failed.pop_front() {
+            return Err(failure);
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        let outcome = self.step_parts(&mut parts, events);
+        self.parts = parts;
+        outcome
+    }
+
+    fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
         let started = Instant::now();
         let reading = self.seqs.iter().any(Sequence::in_prompt);
         self.propose(reading)?;
-        let parts = self.fill_step();
+        let proposed = Instant::now();
+        self.fill_step(parts);
         if parts.is_empty() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let used = if reading { Use::Read } else { Use::Write };
         let rows = self.step.n_rows();
+        let recorded = self.plans.n_ready();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = Instant::now();
         self.backend.run(plan.id, self.state, &self.step)?;
-        let mut events = Vec::new();
-        for part in &parts {
-            self.accept(part, &plan, &mut events)?;
-        }
-        self.commit(&parts, &plan);
-        if !reading {
-            self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
-        }
-        let elapsed = started.elapsed();
-        for part in &parts {
-            self.move_on(part, elapsed);
-        }
-        for event in &mut events {
-            if let Some((_, stats)) = &mut event.finish {
-                *stats = self.cancel(event.seq).expect("it was there a moment ago");
+        let verified = Instant::now();
+        let mut failed = Vec::new();
+        for part in parts.iter() {
+            if let Err(failure) = self.accept(part, &plan, events) {
+                failed.push(self.seqs[part.seq].id);
+                self.failed.push_back(failure);
             }
         }
-        Ok(events)
+        let accepted = Instant::now();
+        self.commit(parts, &plan);
+        if !reading && self.plans.n_ready() == recorded {
+            self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
+        }
+        let ended = Instant::now();
+        let phases = Phases {
+            propose: proposed - started,
+            verify: verified - proposed,
+            accept: accepted - verified,
+            commit: ended - accepted,
+        };
+        for part in parts.iter() {
+            self.move_on(part, &phases);
+        }
+        for event in &mut events.list {
+            if let Some((_, stats)) = &mut event.finish
+                && let Some(last) = self.cancel(event.seq)
+            {
+                *stats = last;
+            }
+        }
+        failed.iter().for_each(|id| {
+            self.cancel(*id);
+        });
+        self.failed.pop_front().map_or(Ok(()), Err)
     }
 
     /// Lays the rows of the next step, each writer's drafted nodes behind its root.
-    fn fill_step(&mut self) -> Vec<Part> {
+    fn fill_step(&mut self, parts: &mut Vec<Part>) {
         self.step.clear();
+        parts.clear();
         let mut room = self.config.step_rows;
-        let mut order: Vec<usize> = (0..self.seqs.len()).collect();
-        order.sort_by_key(|i| (self.seqs[*i].in_prompt(), *i));
-        let mut parts = Vec::with_capacity(order.len());
-        for index in order {
+        let n = self.seqs.len();
+        for (in_prompt, index) in (0..n).map(|i| (false, i)).chain((0..n).map(|i| (true, i))) {
             let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
+            if seq.in_prompt() != in_prompt {
+                continue;
+            }
             let sure = seq.next_rows(room.saturating_sub(tree.n_drafts()));
             if sure == 0 {
                 continue;
@@ -110,39 +155,36 @@ impl Engine {
             }
             parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
         }
-        parts
     }
 
     /// Draws the target's tokens down the sequence's tree and gives them out.
-    fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Vec<Event>) -> Result<()> {
+    fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Events) -> Result<()> {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         round.verdict.path.clear();
         let Some(first) = part.logits else { return Ok(()) };
         let vocab = self.decoder.hyper.vocab;
         let all = self.backend.read(plan.id, plan.logits);
-        let (tree, buffer) = (&round.tree, &mut self.logits);
+        let tree = &round.tree;
         walk(tree, &mut round.verdict, |node, _| {
-            buffer.clear();
-            buffer.extend_from_slice(&all[(first + node as usize) * vocab..][..vocab]);
-            let fingerprint = (self.config.witness != Witness::None).then(|| fingerprint(buffer));
-            let logits = (self.config.witness == Witness::Logits).then(|| buffer.clone());
+            let logits = &all[(first + node as usize) * vocab..][..vocab];
             let position = seq.tokens.len() as u32;
-            let chosen = self.sampler.choose(buffer, &seq.request.sampling, &seq.history, position);
-            let token = chosen.ok_or(EngineError::Logits { position })?;
+            let chosen = self.sampler.choose(logits, &seq.request.sampling, &seq.history, position);
+            let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             round.drafter.committed(token);
-            let (text, finish) = seq.accept(token, &self.tokenizer);
+            let mut text = events.text();
+            let finish = seq.accept(token, &self.tokenizer, &mut text);
             let origin = match tree.child(node, token) {
                 Some(_) => Origin::Accepted,
                 None if tree.n_children(node) > 0 => Origin::Corrected,
                 None => Origin::Plain,
             };
-            events.push(Event {
+            events.list.push(Event {
                 seq: seq.id,
                 token,
                 text,
                 origin,
-                fingerprint,
-                logits,
+                fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits)),
+                logits: (self.config.witness == Witness::Logits).then(|| logits.to_vec()),
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))
@@ -172,11 +214,15 @@ impl Engine {
         }
     }
 
-    fn move_on(&mut self, part: &Part, elapsed: Duration) {
+    fn move_on(&mut self, part: &Part, phases: &Phases) {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         let was_prompt = seq.in_prompt();
-        let time = if was_prompt { &mut seq.stats.prompt_time } else { &mut seq.stats.generation_time };
-        *time += elapsed;
+        if was_prompt {
+            seq.stats.prompt_time += phases.total();
+        } else {
+            seq.stats.generation_time += phases.total();
+            seq.stats.phases.add(phases);
+        }
         seq.stored_grid = grid_of((seq.committed + part.sure - 1) as u32);
         seq.committed += part.sure + round.verdict.path.len();
         if was_prompt {

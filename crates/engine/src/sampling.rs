@@ -93,7 +93,7 @@ impl Sampling {
         Ok(())
     }
 
-    fn has_penalties(&self) -> bool {
+    pub(crate) fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }
 }
@@ -106,6 +106,11 @@ pub struct History {
 }
 
 impl History {
+    /// With room for so many different tokens.
+    pub fn for_tokens(n: usize) -> Self {
+        Self { counts: HashMap::with_capacity(n) }
+    }
+
     pub fn prompt(&mut self, token: u32) {
         self.counts.entry(token).or_default().1 = true;
     }
@@ -118,20 +123,28 @@ impl History {
 /// Chooses tokens; keeps its buffers.
 #[derive(Default)]
 pub struct Sampler {
+    /// Logits with bias and penalties, where there are any.
+    adjusted: Vec<f32>,
     /// (token, logit), then (token, probability)
     candidates: Vec<(u32, f32)>,
 }
 
 impl Sampler {
-    /// The token at `position`, or `None` when no logit is a finite number. `logits` is changed.
+    /// The token at `position`, or `None` when no logit is a finite number.
     pub fn choose(
         &mut self,
-        logits: &mut [f32],
+        logits: &[f32],
         sampling: &Sampling,
         history: &History,
         position: u32,
     ) -> Option<u32> {
-        adjust(logits, sampling, history);
+        let mut logits = logits;
+        if !sampling.bias.is_empty() || sampling.has_penalties() {
+            self.adjusted.clear();
+            self.adjusted.extend_from_slice(logits);
+            adjust(&mut self.adjusted, sampling, history);
+            logits = &self.adjusted;
+        }
         if sampling.temperature < GREEDY_BELOW {
             return greedy(logits);
         }
@@ -201,8 +214,35 @@ fn best(candidates: impl Iterator<Item = (u32, f32)>) -> Option<u32> {
         .map(|c| c.0)
 }
 
+/// The largest finite logit; among equals the lowest token. By chunks whose maxima the compiler takes several lanes at a
+/// time: token by token it cost more than the norms of all layers together.
 fn greedy(logits: &[f32]) -> Option<u32> {
-    best(logits.iter().enumerate().filter(|(_, l)| l.is_finite()).map(|(t, l)| (t as u32, *l)))
+    const CHUNK: usize = 256;
+    let (mut at, mut max) = (0, f32::NEG_INFINITY);
+    for (i, chunk) in logits.chunks(CHUNK).enumerate() {
+        let here = maximum(chunk);
+        if here > max {
+            (at, max) = (i * CHUNK, here);
+        }
+    }
+    if max == f32::INFINITY {
+        return best(logits.iter().enumerate().filter(|(_, l)| l.is_finite()).map(|(t, l)| (t as u32, *l)));
+    }
+    let within = logits[at..].iter().position(|l| *l == max && l.is_finite())?;
+    Some((at + within) as u32)
+}
+
+/// The largest; what is not a number does not count.
+fn maximum(logits: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    let (chunks, rest) = logits.as_chunks::<16>();
+    for chunk in chunks {
+        for (lane, l) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *l);
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, l| larger(max, *l))
 }
 
 /// Bias, then penalties.
@@ -229,7 +269,7 @@ mod tests {
     use super::*;
 
     fn choose(logits: &[f32], sampling: &Sampling, position: u32) -> Option<u32> {
-        Sampler::default().choose(&mut logits.to_vec(), sampling, &History::default(), position)
+        Sampler::default().choose(logits, sampling, &History::default(), position)
     }
 
     #[test]
@@ -240,6 +280,10 @@ mod tests {
         assert_eq!(choose(&[2.0, 3.0, 3.0], &s, 0), Some(1));
         assert_eq!(choose(&[f32::NAN, -3.0, f32::INFINITY], &s, 0), Some(1), "only finite logits count");
         assert_eq!(choose(&[f32::NAN, f32::NAN], &s, 0), None);
+        assert_eq!(choose(&[f32::NEG_INFINITY, f32::INFINITY], &s, 0), None);
+        let long: Vec<f32> = (0..1000).map(|t| if t == 3 { f32::NAN } else { (t * 7 % 500) as f32 }).collect();
+        assert_eq!(choose(&long, &s, 0), Some(357), "499 stands at 357 and at 857");
+        assert_eq!(choose(&[long, vec![f32::INFINITY]].concat(), &s, 0), Some(357), "past an infinity");
         let biased = Sampling { bias: vec![(0, 9.0), (2, f32::NEG_INFINITY)], ..s.clone() };
         assert_eq!(choose(&[0.0, 3.0, 5.0], &biased, 0), Some(0));
     }
@@ -299,7 +343,7 @@ mod tests {
         let logits = vec![0.0f32; 1000];
         let s = Sampling { temperature: 1.0, top_p: 0.5, ..Default::default() };
         let mut sampler = Sampler::default();
-        sampler.choose(&mut logits.clone(), &s, &History::default(), 0);
+        sampler.choose(&logits, &s, &History::default(), 0);
         assert_eq!(sampler.candidates.len(), 500);
         assert!(sampler.candidates.iter().all(|c| c.0 < 500), "ties go to lower ids");
     }

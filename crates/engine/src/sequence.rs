@@ -46,19 +46,23 @@ impl Sequence {
         reach.saturating_sub(self.committed)
     }
 
-    /// Takes a chosen token: its text, and whether it ends the sequence.
+    /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence.
     pub(crate) fn accept(
         &mut self,
         token: u32,
         tokenizer: &overdraft_formats::tokenizer::Tokenizer,
-    ) -> (String, Option<Finish>) {
+        text: &mut String,
+    ) -> Option<Finish> {
         self.stats.generated_tokens += 1;
-        self.history.answer(token);
+        if self.request.sampling.has_penalties() {
+            self.history.answer(token);
+        }
         self.tokens.push(token);
         if self.request.stop_ids.contains(&token) {
-            return (self.text.finish(), Some(Finish::EndToken));
+            self.text.finish(text);
+            return Some(Finish::EndToken);
         }
-        let mut text = self.text.push(tokenizer, token);
+        self.text.push(tokenizer, token, text);
         let finish = if self.text.is_stopped() {
             Some(Finish::StopString)
         } else if self.stats.generated_tokens >= self.request.max_tokens {
@@ -69,8 +73,8 @@ impl Sequence {
             None
         };
         if finish.is_some() {
-            text.push_str(&self.text.finish());
+            self.text.finish(text);
         }
-        (text, finish)
+        finish
     }
 }

@@ -2,6 +2,9 @@
 
 use overdraft_formats::tokenizer::{Detokenizer, Tokenizer};
 
+/// Bytes of held text that need no allocation: a token's, and a stop string's beginning.
+const HELD_ROOM: usize = 256;
+
 /// A sequence's text so far. Text that could be the beginning of a stop string is held back until it cannot.
 pub struct TextStream {
     detokenizer: Detokenizer,
@@ -16,50 +19,52 @@ impl TextStream {
         Self {
             detokenizer: Detokenizer::new(skip_specials),
             stops: stops.iter().filter(|s| !s.is_empty()).cloned().collect(),
-            held: String::new(),
+            held: String::with_capacity(HELD_ROOM),
             stopped: false,
         }
     }
 
-    /// The text that `token` makes certain. Once a stop string is met, [`Self::is_stopped`] says so, and nothing
+    /// Appends the text that `token` makes certain. Once a stop string is met, [`Self::is_stopped`] says so, and nothing
     /// from its first character on is ever given out.
-    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
+    pub fn push(&mut self, tokenizer: &Tokenizer, token: u32, text: &mut String) {
         if self.stopped {
-            return String::new();
+            return;
         }
         let piece = self.detokenizer.push(tokenizer, token);
         self.held.push_str(piece);
-        self.release()
+        self.release(text);
     }
 
-    /// What is still held when the sequence ends otherwise.
-    pub fn finish(&mut self) -> String {
+    /// Appends what is still held when the sequence ends otherwise.
+    pub fn finish(&mut self, text: &mut String) {
         if self.stopped {
-            return String::new();
+            return;
         }
         let piece = self.detokenizer.finish();
         self.held.push_str(piece);
-        let mut text = self.release();
+        self.release(text);
         if !self.stopped {
-            text.push_str(&std::mem::take(&mut self.held));
+            text.push_str(&self.held);
+            self.held.clear();
         }
-        text
     }
 
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    fn release(&mut self) -> String {
+    fn release(&mut self, text: &mut String) {
         // The stop string that begins first wins; of two at one place, either.
         if let Some(at) = self.stops.iter().filter_map(|s| self.held.find(s.as_str())).min() {
             self.stopped = true;
-            self.held.truncate(at);
-            return std::mem::take(&mut self.held);
+            text.push_str(&self.held[..at]);
+            self.held.clear();
+            return;
         }
         let longest = self.stops.iter().map(|s| overlap(&self.held, s)).max().unwrap_or(0);
-        let rest = self.held.split_off(self.held.len() - longest);
-        std::mem::replace(&mut self.held, rest)
+        let certain = self.held.len() - longest;
+        text.push_str(&self.held[..certain]);
+        self.held.drain(..certain);
     }
 }
 
@@ -86,10 +91,12 @@ mod tests {
                 break;
             }
             stream.held.push_str(piece);
-            got.push(stream.release());
+            let mut text = String::new();
+            stream.release(&mut text);
+            got.push(text);
         }
         if !stream.stopped {
-            got.push(std::mem::take(&mut stream.held));
+            got.push(stream.held.clone());
         }
         got.retain(|s| !s.is_empty());
         assert_eq!((got, stream.stopped), (given.iter().map(|s| s.to_string()).collect(), stopped), "{case}");

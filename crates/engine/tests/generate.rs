@@ -187,6 +187,34 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_sequence_without_usable_logits_fails_alone() {
+    let mut engine = demo(EngineConfig { context: 128, max_seqs: 4, ..Default::default() }).unwrap();
+    let good = request(&engine, PROMPTS[0], 12);
+    let alone = answer(&mut engine, good.clone());
+    let bias = (0..engine.decoder().hyper.vocab as u32).map(|t| (t, f32::NEG_INFINITY)).collect();
+    let doomed = Request { sampling: Sampling { bias, ..Default::default() }, ..good.clone() };
+    let ids: Vec<SeqId> =
+        [&doomed, &good, &doomed, &good].iter().map(|r| engine.admit((*r).clone()).unwrap()).collect();
+    let mut tokens = vec![Vec::new(); 4];
+    let mut failed = Vec::new();
+    while !engine.is_idle() {
+        match engine.step() {
+            Ok(events) => {
+                for event in events {
+                    tokens[ids.iter().position(|id| *id == event.seq).unwrap()].push(event.token);
+                }
+            }
+            Err(EngineError::Logits { seq, position }) => failed.push((seq, position as usize)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    let n = good.prompt.len();
+    assert_eq!(failed, [(ids[0], n), (ids[2], n)]);
+    assert_eq!(tokens, [vec![], alone.tokens.clone(), vec![], alone.tokens.clone()]);
+    assert_eq!(answer(&mut engine, good), alone, "their slots are free again");
+}
+
+#[test]
 fn memory_that_is_not_there_is_named_with_what_would_fit() {
     let config = EngineConfig { context: 32_768, max_seqs: 4, memory: Some(200 << 20), ..Default::default() };
     let Err(error) = demo(config) else { panic!("200 MiB cannot hold four full contexts") };

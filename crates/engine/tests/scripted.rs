@@ -127,7 +127,7 @@ fn every_family_keeps_its_bits_whatever_is_accepted() {
     let sampled =
         Sampling { temperature: 0.8, top_p: 0.9, seed: 5, presence_penalty: 0.4, ..Default::default() };
     for family in FAMILIES {
-        for dtype in [DType::BF16, DType::Q8_0] {
+        for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
             let mut engine = engine(family, dtype, &tokenizer, 5, 512);
             for sampling in [&Sampling::default(), &sampled] {
                 let what = format!("{family} {dtype} at {}", sampling.temperature);

@@ -10,6 +10,10 @@ use memmap2::Mmap;
 
 use crate::{Error, Result};
 
+/// A multiple of the page size: aarch64 systems have up to 64 KiB.
+#[cfg(unix)]
+const PAGE: usize = if cfg!(target_arch = "x86_64") { 4 << 10 } else { 64 << 10 };
+
 #[derive(Clone)]
 enum Owner {
     Map(Arc<Mmap>),
@@ -59,6 +63,23 @@ impl Bytes {
         }
         let start = self.range.start + range.start;
         Some(Self { owner: self.owner.clone(), range: start..start + range.len() })
+    }
+
+    /// Tells the system that these bytes will hardly be read again. Pages of a mapped file that lie wholly inside leave
+    /// our memory; a later read fetches them once more, so nothing changes but time. Other bytes stay.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Owner::Map(map) = &self.owner {
+            let start = self.range.start.next_multiple_of(PAGE);
+            let end = self.range.end / PAGE * PAGE;
+            if start < end {
+                // SAFETY: the map is private, read-only and of a file, so a dropped page reads the same again. A refusal
+                // leaves the pages where they are.
+                let _ = unsafe {
+                    map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+                };
+            }
+        }
     }
 
     /// Whether the bytes are mapped or built in, so that holding them costs no memory of our own.

@@ -26,13 +26,17 @@ use lines::Lines;
 pub(crate) fn chat(args: &ChatArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
-    let model = Model::open(args.model.model.as_deref())?;
+    let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
     let answering = Answering::resolve(&args.sampling, &model, true)?;
     let prompt = ChatPrompt::new(&model)?;
     model.greet(&screen);
-    let draft = draft::choose(&args.model.drafting, args.model.model.as_deref(), &model, &screen)?;
-    let engine = model.start(&machine, draft.as_ref(), &screen)?;
+    let draft = draft::choose(&args.model, &model, &screen)?;
+    let mut engine = model.start(&machine, draft.as_ref(), &screen)?;
+    let costs = model.cost_cache(&machine, draft.as_ref(), &engine);
+    costs.as_ref().inspect(|c| {
+        c.recall(&mut engine);
+    });
     let conversation = Conversation::new(args.system.clone());
     let mut chat = Chat {
         engine,
@@ -64,6 +68,7 @@ pub(crate) fn chat(args: &ChatArgs) -> Result<ExitCode> {
             Err(failure) => return Err(failure),
         }
     }
+    costs.inspect(|c| c.keep(&chat.engine));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -28,9 +28,19 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// Stands for the user's cache folder.
+pub(crate) fn caches() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("caches")
+}
+
 pub(crate) fn start(args: &[&str]) -> Child {
+    start_with(args, &caches())
+}
+
+pub(crate) fn start_with(args: &[&str], caches: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_overdraft"))
         .args(args)
+        .env("XDG_CACHE_HOME", caches)
         .current_dir(root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -41,7 +51,10 @@ pub(crate) fn start(args: &[&str]) -> Child {
 
 /// With `stdin` piped in.
 pub(crate) fn overdraft_with(args: &[&str], stdin: &[u8]) -> Ran {
-    let mut child = start(args);
+    finish(args, start(args), stdin)
+}
+
+pub(crate) fn finish(args: &[&str], mut child: Child, stdin: &[u8]) -> Ran {
     // The program may end without reading.
     let _ = child.stdin.take().expect("piped").write_all(stdin);
     let output = child.wait_with_output().expect("it ends");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use overdraft_formats::DType;
 use overdraft_plan::{
-    Act, Choice, KvType, LayerState, MatrixId, Op, Plan, Recorder, Retention, VectorId, Weights,
+    Act, Choice, KvType, LayerState, Matrix, MatrixId, Op, Plan, Recorder, Retention, VectorId, Weights,
 };
 
 use super::numbers::{Random, float_matrix, random_matrix};
@@ -211,6 +211,11 @@ impl CaseBuilder {
     /// A matrix in several pieces.
     pub fn stack(&mut self, dtype: DType, rows: usize, cols: usize, parts: usize) -> MatrixId {
         let matrix = random_matrix(&mut self.random, dtype, rows, cols, parts);
+        self.weights.add_matrix(matrix)
+    }
+
+    /// A matrix made elsewhere.
+    pub fn given(&mut self, matrix: Matrix) -> MatrixId {
         self.weights.add_matrix(matrix)
     }
 

@@ -1,54 +1,53 @@
-//! Activation rows as int8 in blocks of 32, laid out for both kinds of kernel.
-//!
-//! Each row is kept twice. *Plain* is the row as it is, for kernels whose lanes are weight rows (few activation
-//! rows). *Panel* holds 16 rows side by side, four elements of each at a time, for kernels whose lanes are
-//! activation rows. The second copy costs one 4-byte store per four elements, once per linear; shuffling it
-//! together inside the kernel would cost a quarter of a 16-row product.
+//! Activation rows as int8 in blocks of 32, one cache line a block: the quants, and what the kernels would otherwise
+//! compute from them again for every 16 outputs.
 
+use super::codes::BLOCK;
 use super::isa::{Isa, Kind};
 use crate::pool::Pool;
 use std::marker::PhantomData;
 
-/// Elements that share a scale.
-pub(crate) const BLOCK: usize = 32;
-/// Rows side by side in a panel: the lanes of the widest vector we have.
-pub(crate) const PANEL: usize = 16;
+/// Rows quantised in one task: some 16 KiB of results.
+const ROWS_PER_TASK: usize = 8;
 
-/// Aligned so that no vector load crosses a cache line (a 64-byte load that does costs two).
+/// What a scale group of the weights needs of its activations.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct GroupSum {
+    /// -128 times the sum of the quants: takes the offset of full-range codes back, shifted right that of smaller ones.
+    pub(crate) offset: i32,
+    /// The scale times the sum of the quants, for mins.
+    pub(crate) scaled: f32,
+}
+
+/// 32 elements of a row: `x = scale * q`, `|q| <= 127`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Line<T>(pub(crate) T);
+pub(crate) struct XBlock {
+    pub(crate) quants: [i8; BLOCK],
+    pub(crate) scale: f32,
+    pub(crate) whole: GroupSum,
+    pub(crate) halves: [GroupSum; 2],
+}
 
-/// Quantised activations `[rows, n_in]` in reusable buffers: `x = scale * q`, `|q| <= 127`, one scale per 32.
+impl XBlock {
+    const ZERO: Self = {
+        let none = GroupSum { offset: 0, scaled: 0.0 };
+        Self { quants: [0; BLOCK], scale: 0.0, whole: none, halves: [none; 2] }
+    };
+}
+
+/// Quantised activations `[rows, n_in]` in reusable buffers.
 pub struct QuantRows {
     n_in: usize,
     n_rows: usize,
-    max_elements: usize,
-    plain: Vec<Line<[[i8; BLOCK]; 2]>>,
-    scale: Vec<f32>,
-    sums: Vec<[i32; 2]>,
-    panel: Vec<Line<[[i8; 4]; PANEL]>>,
-    panel_scale: Vec<Line<[f32; PANEL]>>,
-    panel_sums: Vec<[Line<[i32; PANEL]>; 2]>,
+    /// `[rows, n_in / 32]`
+    blocks: Vec<XBlock>,
 }
 
 impl QuantRows {
     /// Buffers for up to `max_rows` rows of up to `max_in` elements, empty for now.
     pub fn with_capacity(max_rows: usize, max_in: usize) -> Self {
-        let padded_in = max_in.next_multiple_of(BLOCK);
-        let max_elements = max_rows.next_multiple_of(PANEL) * padded_in;
-        let n_blocks = max_elements / BLOCK;
-        Self {
-            n_in: 0,
-            n_rows: 0,
-            max_elements,
-            plain: vec![Line([[0; BLOCK]; 2]); max_elements / (2 * BLOCK)],
-            scale: vec![0.0; n_blocks],
-            sums: vec![[0; 2]; n_blocks],
-            panel: vec![Line([[0; 4]; PANEL]); max_elements / (4 * PANEL)],
-            panel_scale: vec![Line([0.0; PANEL]); n_blocks / PANEL],
-            panel_sums: vec![[Line([0; PANEL]); 2]; n_blocks / PANEL],
-        }
+        Self { n_in: 0, n_rows: 0, blocks: vec![XBlock::ZERO; max_rows * max_in.div_ceil(BLOCK)] }
     }
 
     pub fn n_in(&self) -> usize {
@@ -62,30 +61,20 @@ impl QuantRows {
     /// Sets the shape and hands out the writer of its rows. Rows that are not written keep bytes of earlier use.
     ///
     /// # Panics
-    /// If `n_in` is no multiple of 32 or the rows, rounded up to 16, do not fit.
+    /// If `n_in` is no multiple of 32 or the rows do not fit.
     pub fn begin(&mut self, n_rows: usize, n_in: usize) -> RowWriter<'_> {
         assert!(
             n_in.is_multiple_of(BLOCK),
             "activation rows of {n_in} elements: not whole blocks of {BLOCK}"
         );
-        let needed = n_rows.next_multiple_of(PANEL) * n_in;
+        let needed = n_rows * (n_in / BLOCK);
         assert!(
-            needed <= self.max_elements,
-            "{n_rows} rows of {n_in} need {needed}, room for {}",
-            self.max_elements
+            needed <= self.blocks.len(),
+            "{n_rows} rows of {n_in} are {needed} blocks, room for {}",
+            self.blocks.len()
         );
         (self.n_in, self.n_rows) = (n_in, n_rows);
-        RowWriter {
-            n_in,
-            n_rows,
-            plain: self.plain.as_mut_ptr().cast(),
-            scale: self.scale.as_mut_ptr(),
-            sums: self.sums.as_mut_ptr(),
-            panel: self.panel.as_mut_ptr().cast(),
-            panel_scale: self.panel_scale.as_mut_ptr().cast(),
-            panel_sums: self.panel_sums.as_mut_ptr().cast(),
-            buffers: PhantomData,
-        }
+        RowWriter { n_in, n_rows, blocks: self.blocks.as_mut_ptr(), buffers: PhantomData }
     }
 
     /// Quantises all of `x`, `[rows, n_in]`, with the threads of `pool`: the simple way to fill the buffers.
@@ -97,74 +86,28 @@ impl QuantRows {
         assert!(x.len().is_multiple_of(n_in), "{} activations are not rows of {n_in}", x.len());
         let n_rows = x.len() / n_in;
         let writer = self.begin(n_rows, n_in);
-        // A panel a task: rows of one panel share cache lines.
-        pool.run(n_rows.div_ceil(PANEL), &|panel| {
-            for row in panel * PANEL..((panel + 1) * PANEL).min(n_rows) {
-                // SAFETY: every row belongs to one panel and every panel to one task.
+        pool.run(n_rows.div_ceil(ROWS_PER_TASK), &|task| {
+            for row in task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(n_rows) {
+                // SAFETY: every row belongs to one task.
                 unsafe { writer.quantise_row(isa, row, &x[row * n_in..(row + 1) * n_in]) };
             }
         });
     }
 
-    /// `[n_in]` quants, `[n_in / 32]` scales and half-block sums of one row.
-    pub(crate) fn plain_row(&self, row: usize) -> PlainRow<'_> {
-        assert!(row < self.n_rows);
+    /// The blocks of one row.
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> &[XBlock] {
+        assert!(row < self.n_rows, "activation row {row} of {}", self.n_rows);
         let n_blocks = self.n_in / BLOCK;
-        let blocks: &[[i8; BLOCK]] = self.plain.as_flattened_blocks();
-        let span = row * n_blocks..(row + 1) * n_blocks;
-        PlainRow { quants: &blocks[span.clone()], scale: &self.scale[span.clone()], sums: &self.sums[span] }
+        &self.blocks[row * n_blocks..(row + 1) * n_blocks]
     }
-
-    /// Sixteen rows side by side, beginning with row `16 * panel`.
-    pub(crate) fn panel(&self, panel: usize) -> Panel<'_> {
-        let n_blocks = self.n_in / BLOCK;
-        let span = panel * n_blocks..(panel + 1) * n_blocks;
-        Panel {
-            quants: &self.panel[span.start * (BLOCK / 4)..span.end * (BLOCK / 4)],
-            scale: &self.panel_scale[span.clone()],
-            sums: &self.panel_sums[span],
-        }
-    }
-}
-
-trait FlattenBlocks {
-    fn as_flattened_blocks(&self) -> &[[i8; BLOCK]];
-}
-
-impl FlattenBlocks for Vec<Line<[[i8; BLOCK]; 2]>> {
-    fn as_flattened_blocks(&self) -> &[[i8; BLOCK]] {
-        // SAFETY: `Line` is `repr(C)` around exactly 64 bytes of blocks, so n lines are 2n blocks without gaps.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), 2 * self.len()) }
-    }
-}
-
-/// One row as the kernels with weight rows in their lanes read it. All three are `[n_in / 32]`.
-#[derive(Clone, Copy)]
-pub(crate) struct PlainRow<'a> {
-    pub(crate) quants: &'a [[i8; BLOCK]],
-    pub(crate) scale: &'a [f32],
-    pub(crate) sums: &'a [[i32; 2]],
-}
-
-/// Sixteen rows as the kernels with activation rows in their lanes read them.
-#[derive(Clone, Copy)]
-pub(crate) struct Panel<'a> {
-    /// `[n_in / 4]`, then 16 rows, then 4 elements.
-    pub(crate) quants: &'a [Line<[[i8; 4]; PANEL]>],
-    pub(crate) scale: &'a [Line<[f32; PANEL]>],
-    pub(crate) sums: &'a [[Line<[i32; PANEL]>; 2]],
 }
 
 /// Writes rows of a [`QuantRows`] from several threads at once.
 pub struct RowWriter<'a> {
     n_in: usize,
     n_rows: usize,
-    plain: *mut [i8; BLOCK],
-    scale: *mut f32,
-    sums: *mut [i32; 2],
-    panel: *mut [i8; 4],
-    panel_scale: *mut f32,
-    panel_sums: *mut i32,
+    blocks: *mut XBlock,
     buffers: PhantomData<&'a mut QuantRows>,
 }
 
@@ -221,25 +164,14 @@ impl RowWriter<'_> {
     #[inline(always)]
     fn fill(&self, row: usize, x: &[f32]) {
         let n_blocks = self.n_in / BLOCK;
-        let (panel, lane) = (row / PANEL, row % PANEL);
         let (blocks, _) = x.as_chunks::<BLOCK>();
         for (b, block) in blocks.iter().enumerate() {
-            let (scale, quants, sums) = quantise_block(block);
-            let (plain, wide) = (row * n_blocks + b, panel * n_blocks + b);
-            // SAFETY: `begin` checked that rows rounded up to 16, times `n_in`, fit; all indices below are inside
-            // that, and the caller of `quantise_row` sees to it that this row is ours alone.
-            unsafe {
-                *self.plain.add(plain) = quants;
-                *self.scale.add(plain) = scale;
-                *self.sums.add(plain) = sums;
-                *self.panel_scale.add(wide * PANEL + lane) = scale;
-                for (half, sum) in sums.into_iter().enumerate() {
-                    *self.panel_sums.add((wide * 2 + half) * PANEL + lane) = sum;
-                }
-                for (k, four) in quants.as_chunks::<4>().0.iter().enumerate() {
-                    *self.panel.add((wide * (BLOCK / 4) + k) * PANEL + lane) = *four;
-                }
-            }
+            let (scale, quants, [low, high]) = quantise_block(block);
+            let group = |sum: i32| GroupSum { offset: -128 * sum, scaled: scale * sum as f32 };
+            let block = XBlock { quants, scale, whole: group(low + high), halves: [group(low), group(high)] };
+            // SAFETY: `begin` checked that the rows fit, and the caller of `quantise_row` sees to it that this row is
+            // ours alone.
+            unsafe { *self.blocks.add(row * n_blocks + b) = block };
         }
     }
 }

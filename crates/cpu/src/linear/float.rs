@@ -78,7 +78,7 @@ pub(crate) trait FloatSimd {
     unsafe fn store(v: Self::V) -> [f32; LANES];
 }
 
-/// A tile of a float product: `tile[o * rows.len() + r] = dot(W[o], x[rows.start + r])`.
+/// A tile of a float product: `tile[r * n_outs + o] = dot(W[o], x[rows.start + r])`.
 pub(crate) struct FloatJob<'a> {
     /// Whole weight rows.
     pub(crate) weights: &'a [u8],
@@ -107,10 +107,10 @@ fn fold(lanes: [f32; LANES]) -> f32 {
 }
 
 pub(crate) fn tile_scalar<W: Weight>(job: FloatJob<'_>) {
-    let n_rows = job.rows.len();
-    let weights = job.weights.chunks_exact(job.n_in * W::BYTES);
-    for (w, out) in weights.zip(job.tile.chunks_exact_mut(n_rows)) {
-        for (row, y) in job.rows.clone().zip(out) {
+    let row_bytes = job.n_in * W::BYTES;
+    let n_outs = job.weights.len() / row_bytes;
+    for (row, out) in job.rows.zip(job.tile.chunks_exact_mut(n_outs)) {
+        for (w, y) in job.weights.chunks_exact(row_bytes).zip(out) {
             *y = dot_scalar::<W>(w, &job.x[row * job.n_in..(row + 1) * job.n_in]);
         }
     }
@@ -139,14 +139,14 @@ pub(crate) unsafe fn tile<S: FloatSimd, W: Weight, const O: usize, const R: usiz
                 let r = if row + R <= end { R } else { 1 };
                 let w = &weights[out * n_in * W::BYTES..];
                 let x = &x[(rows.start + row) * n_in..];
-                let tile = &mut tile[out * n_rows + row..];
+                let tile = &mut tile[row * n_outs + out..];
                 // SAFETY: the caller's promise; each call checks that its slices hold what it reads.
                 unsafe {
                     match (o == O, r == R) {
-                        (true, true) => block::<S, W, O, R>(w, x, n_in, tile, n_rows),
-                        (true, false) => block::<S, W, O, 1>(w, x, n_in, tile, n_rows),
-                        (false, true) => block::<S, W, 1, R>(w, x, n_in, tile, n_rows),
-                        (false, false) => block::<S, W, 1, 1>(w, x, n_in, tile, n_rows),
+                        (true, true) => block::<S, W, O, R>(w, x, n_in, tile, n_outs),
+                        (true, false) => block::<S, W, O, 1>(w, x, n_in, tile, n_outs),
+                        (false, true) => block::<S, W, 1, R>(w, x, n_in, tile, n_outs),
+                        (false, false) => block::<S, W, 1, 1>(w, x, n_in, tile, n_outs),
                     }
                 }
                 row += r;
@@ -156,7 +156,7 @@ pub(crate) unsafe fn tile<S: FloatSimd, W: Weight, const O: usize, const R: usiz
     }
 }
 
-/// `O` weight rows times `R` activation rows, results `n_rows` apart.
+/// `O` weight rows times `R` activation rows; results of a row side by side, rows `n_outs` apart.
 ///
 /// # Safety
 /// The CPU has the instruction set of `S`.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn block<S: FloatSimd, W: Weight, const O: usize, const R: usi
     x: &[f32],
     n_in: usize,
     tile: &mut [f32],
-    n_rows: usize,
+    n_outs: usize,
 ) {
     let row_bytes = n_in * W::BYTES;
     let (w, x) = (&w[..O * row_bytes], &x[..R * n_in]);
@@ -195,7 +195,7 @@ pub(crate) unsafe fn block<S: FloatSimd, W: Weight, const O: usize, const R: usi
                 let weight = W::load_one(&w[o * row_bytes + i * W::BYTES..]);
                 lanes[i - whole] = weight.mul_add(x[r * n_in + i], lanes[i - whole]);
             }
-            tile[o * n_rows + r] = fold(lanes);
+            tile[r * n_outs + o] = fold(lanes);
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Decoders of the types with blocks of 32.
+//! The types with blocks of 32.
 
-use super::decode::{CodeForm, Column, Format, K, bytes_at, full_flip, half_at, store_at};
+use super::codes::{Bytes, Iq4, Mxfp4 as Mxfp4Values, Planes, Table};
+use super::format::{Format, Raw, Scales};
+use overdraft_formats::quant::mxfp4_scale;
 
 pub(crate) struct Q4_0;
 pub(crate) struct Q4_1;
@@ -10,104 +12,81 @@ pub(crate) struct Q8_0;
 pub(crate) struct Iq4Nl;
 pub(crate) struct Mxfp4;
 
-/// The values of IQ4_NL and IQ4_XS.
-pub(crate) const IQ4_TABLE: [i8; 16] =
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Sixteen bytes hold elements 0 to 15 in their low halves and 16 to 31 in their high ones.
+#[inline(always)]
+pub(crate) fn split_nibbles(bytes: &[u8], codes: &mut [u8]) {
+    for (i, byte) in bytes[..16].iter().enumerate() {
+        codes[i] = byte & 15;
+        codes[i + 16] = byte >> 4;
+    }
+}
 
-/// Twice the values of MXFP4, plus the offset of five-bit codes.
-const MXFP4_CODES: [u8; 16] = [16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4];
+/// Adds the fifth bit of 32 codes, element e in bit e.
+#[inline(always)]
+fn add_fifth_bits(bytes: &[u8], codes: &mut [u8; 256]) {
+    for (e, code) in codes[..32].iter_mut().enumerate() {
+        *code |= (bytes[e / 8] >> (e % 8) & 1) << 4;
+    }
+}
 
 #[inline(always)]
-pub(crate) fn iq4_codes<C: CodeForm>() -> [u8; 16] {
-    IQ4_TABLE.map(|value| value as u8 ^ full_flip::<C>())
+pub(crate) fn word_at(block: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-impl Format for Q4_0 {
-    type Kind = K<4, false, false>;
-    const LEN: usize = 32;
-    const BYTES: usize = 18;
+/// Declares a type: its codes, its bytes, and where its fields lie.
+macro_rules! blocks_of_32 {
+    ($name:ident, $codes:ty, $min:expr, $scales:expr, $bytes:expr, |$block:ident, $raw:ident| $read:block) => {
+        impl Format for $name {
+            type Codes = $codes;
+            const HALVES: bool = false;
+            const MIN: bool = $min;
+            const SCALES: Scales = $scales;
+            const LEN: usize = 32;
+            const BYTES: usize = $bytes;
 
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        store_at(c, codes, 0, c.split_nibbles(bytes_at(block, 2)));
-        column.scale(0, half_at(c, block, 0));
-    }
+            #[inline(always)]
+            fn read($block: &[u8], $raw: &mut Raw) {
+                $read
+            }
+        }
+    };
 }
 
-impl Format for Q4_1 {
-    type Kind = K<4, false, true>;
-    const LEN: usize = 32;
-    const BYTES: usize = 20;
+blocks_of_32!(Q4_0, Planes<true, false, false>, false, Scales::Half, 18, |block, raw| {
+    raw.d = word_at(block, 0);
+    split_nibbles(&block[2..], &mut raw.codes);
+});
 
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        store_at(c, codes, 0, c.split_nibbles(bytes_at(block, 4)));
-        column.scale(0, half_at(c, block, 0));
-        column.min(0, half_at(c, block, 2));
-    }
-}
+blocks_of_32!(Q4_1, Planes<true, false, false>, true, Scales::Half, 20, |block, raw| {
+    (raw.d, raw.min) = (word_at(block, 0), word_at(block, 2));
+    split_nibbles(&block[4..], &mut raw.codes);
+});
 
-impl Format for Q5_0 {
-    type Kind = K<5, false, false>;
-    const LEN: usize = 32;
-    const BYTES: usize = 22;
+blocks_of_32!(Q5_0, Planes<true, false, true>, false, Scales::Half, 22, |block, raw| {
+    raw.d = word_at(block, 0);
+    split_nibbles(&block[6..], &mut raw.codes);
+    add_fifth_bits(&block[2..6], &mut raw.codes);
+});
 
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        let fifth = c.spread_bits(u32::from_le_bytes(*bytes_at(block, 2)), 16);
-        store_at(c, codes, 0, c.or(c.split_nibbles(bytes_at(block, 6)), fifth));
-        column.scale(0, half_at(c, block, 0));
-    }
-}
+blocks_of_32!(Q5_1, Planes<true, false, true>, true, Scales::Half, 24, |block, raw| {
+    (raw.d, raw.min) = (word_at(block, 0), word_at(block, 2));
+    split_nibbles(&block[8..], &mut raw.codes);
+    add_fifth_bits(&block[4..8], &mut raw.codes);
+});
 
-impl Format for Q5_1 {
-    type Kind = K<5, false, true>;
-    const LEN: usize = 32;
-    const BYTES: usize = 24;
+blocks_of_32!(Q8_0, Bytes, false, Scales::Half, 34, |block, raw| {
+    raw.d = word_at(block, 0);
+    raw.codes[..32].copy_from_slice(&block[2..34]);
+});
 
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        let fifth = c.spread_bits(u32::from_le_bytes(*bytes_at(block, 4)), 16);
-        store_at(c, codes, 0, c.or(c.split_nibbles(bytes_at(block, 8)), fifth));
-        column.scale(0, half_at(c, block, 0));
-        column.min(0, half_at(c, block, 2));
-    }
-}
+blocks_of_32!(Iq4Nl, Table<Iq4>, false, Scales::Half, 18, |block, raw| {
+    raw.d = word_at(block, 0);
+    split_nibbles(&block[2..], &mut raw.codes);
+});
 
-impl Format for Q8_0 {
-    type Kind = K<8, false, false>;
-    const LEN: usize = 32;
-    const BYTES: usize = 34;
-
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        store_at(c, codes, 0, c.xor(c.load(bytes_at(block, 2)), full_flip::<C>()));
-        column.scale(0, half_at(c, block, 0));
-    }
-}
-
-impl Format for Iq4Nl {
-    type Kind = K<8, false, false>;
-    const LEN: usize = 32;
-    const BYTES: usize = 18;
-
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        store_at(c, codes, 0, c.look_up(&iq4_codes::<C>(), c.split_nibbles(bytes_at(block, 2))));
-        column.scale(0, half_at(c, block, 0));
-    }
-}
-
-impl Format for Mxfp4 {
-    type Kind = K<5, false, false>;
-    const LEN: usize = 32;
-    const BYTES: usize = 17;
-
-    #[inline(always)]
-    fn decode<C: CodeForm>(c: C, block: &[u8], codes: &mut [u8], column: &mut Column<'_>) {
-        store_at(c, codes, 0, c.look_up(&MXFP4_CODES, c.split_nibbles(bytes_at(block, 1))));
-        // 2^(e - 128); the two smallest are subnormal singles.
-        let e = u32::from(block[0]);
-        column.scale(0, f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 }));
-    }
-}
+blocks_of_32!(Mxfp4, Table<Mxfp4Values>, false, Scales::Top, 17, |block, raw| {
+    // A power of two, subnormal at the least: all of it is in the upper half.
+    raw.d = (mxfp4_scale(block[0]).to_bits() >> 16) as u16;
+    split_nibbles(&block[1..], &mut raw.codes);
+});

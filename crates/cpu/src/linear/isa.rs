@@ -56,6 +56,15 @@ impl Isa {
         }
     }
 
+    /// Whether full-range codes are kept unsigned with an offset of 128, for its product of unsigned with signed bytes.
+    pub(crate) fn wants_unsigned_codes(self) -> bool {
+        match self.0 {
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn kind(self) -> Kind {
         self.0
     }

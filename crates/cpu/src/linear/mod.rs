@@ -1,23 +1,25 @@
-//! Linear layers: `y[r][o] = dot(W[o], x[r])` with weights as they lie in the file.
+//! Linear layers: `y[r][o] = dot(W[o], x[r])`.
 //!
-//! Float weights take float activations; quantised ones take activations quantised to int8 in blocks of 32
-//! ([`QuantRows`]). The bits of a result depend on its weight row and its activation row alone: not on the rows and
-//! outputs computed with it, nor on the instruction set. `kernel.rs` and `float.rs` say how, `tests/linear.rs`
-//! holds them to it.
+//! Float weights are read as they lie in the file and take float activations. Quantised ones are rearranged once
+//! ([`pack`]) and take activations quantised to int8 in blocks of 32 ([`QuantRows`]). The bits of a result depend on its
+//! weight row and its activation row alone: not on the rows and outputs computed with it, nor on the instruction set.
+//! `kernel.rs` and `float.rs` say how, `tests/linear.rs` holds them to it.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
-mod decode;
+mod codes;
 mod float;
 #[cfg(target_arch = "x86_64")]
 mod float_x86;
+mod format;
 mod formats256;
 mod formats32;
 pub(crate) mod isa;
 mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod packed;
 mod scalar;
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -25,16 +27,50 @@ mod vnni;
 
 pub use activations::{QuantRows, RowWriter};
 pub use isa::Isa;
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::sdot;
+pub use packed::{Packed, pack};
 pub use vector::{axpy, dot_f16, dot_f32, f16_to_f32};
 
-use decode::Format;
 use float::{FloatJob, Weight};
+use format::Format;
 use isa::Kind;
 use kernel::Job;
 use overdraft_formats::DType;
 use std::ops::Range;
 
 const _: () = assert!(cfg!(target_endian = "little"), "weights are read as they lie in the file");
+
+/// Runs an expression with `F` as the [`Format`] of a quantised type.
+macro_rules! with_format {
+    ($dtype:expr, $F:ident => $body:expr) => {{
+        use overdraft_formats::DType;
+        use $crate::linear::{formats32, formats256};
+        macro_rules! with {
+            ($format:ty) => {{
+                type $F = $format;
+                $body
+            }};
+        }
+        match $dtype {
+            DType::Q4_0 => with!(formats32::Q4_0),
+            DType::Q4_1 => with!(formats32::Q4_1),
+            DType::Q5_0 => with!(formats32::Q5_0),
+            DType::Q5_1 => with!(formats32::Q5_1),
+            DType::Q8_0 => with!(formats32::Q8_0),
+            DType::IQ4_NL => with!(formats32::Iq4Nl),
+            DType::MXFP4 => with!(formats32::Mxfp4),
+            DType::Q2_K => with!(formats256::Q2K),
+            DType::Q3_K => with!(formats256::Q3K),
+            DType::Q4_K => with!(formats256::Q4K),
+            DType::Q5_K => with!(formats256::Q5K),
+            DType::Q6_K => with!(formats256::Q6K),
+            DType::IQ4_XS => with!(formats256::Iq4Xs),
+            other => panic!("{other} is not a quantised type"),
+        }
+    }};
+}
+pub(crate) use with_format;
 
 /// Weight rows `[n_out, n_in]` in the file's own bytes, which need no alignment.
 #[derive(Clone, Copy)]
@@ -94,71 +130,59 @@ fn supported_names() -> String {
     names.join(", ")
 }
 
-/// Activations `[rows, n_in]`: floats for float weights, int8 for quantised ones.
-#[derive(Clone, Copy)]
-pub enum Input<'a> {
-    Float(&'a [f32]),
-    Quant(&'a QuantRows),
-}
-
-/// `tile[(o - outs.start) * rows.len() + (r - rows.start)] = dot(W[o], x[r])` for weight rows `outs` and
-/// activation rows `rows`. Allocates nothing. Whole sixteens of `outs`, and for quantised weights `rows` that start
-/// at a multiple of 16, waste no lanes.
+/// `tile[(r - rows.start) * outs.len() + (o - outs.start)] = dot(W[o], x[r])` for weight rows `outs` and activation rows
+/// `rows`. Allocates nothing. Whole sixteens of `outs` waste no lanes.
 ///
 /// # Panics
-/// If a range is outside its matrix, the tile is too small, or the input is not of the kind the weights take.
-pub fn dot_tile(
+/// If a range is outside its matrix or the tile is too small.
+pub fn dot_tile(w: &Packed, outs: Range<usize>, x: &QuantRows, rows: Range<usize>, tile: &mut [f32]) {
+    assert_eq!(x.n_in(), w.n_in(), "activations of {} elements for weights of {}", x.n_in(), w.n_in());
+    let size = checked_size(&outs, w.n_out(), &rows, x.n_rows(), tile);
+    if size == 0 {
+        return;
+    }
+    let job = Job { w, outs, x, rows, tile: &mut tile[..size] };
+    with_format!(w.dtype(), F => quant_tile::<F>(w.isa(), job));
+}
+
+/// [`dot_tile`] of float weights and activations, `x` being `[rows, n_in]`.
+///
+/// # Panics
+/// If a range is outside its matrix, the tile is too small, or the weights are not floats.
+pub fn dot_tile_float(
     isa: Isa,
     w: &WeightView<'_>,
     outs: Range<usize>,
-    x: &Input<'_>,
+    x: &[f32],
     rows: Range<usize>,
     tile: &mut [f32],
 ) {
-    assert!(outs.start <= outs.end && outs.end <= w.n_out(), "weight rows {outs:?} of {}", w.n_out());
-    let (x_in, x_rows) = match x {
-        Input::Float(x) => (w.n_in, x.len() / w.n_in),
-        Input::Quant(x) => (x.n_in(), x.n_rows()),
-    };
-    assert_eq!(x_in, w.n_in, "activations of {x_in} elements for weights of {}", w.n_in);
-    assert!(rows.start <= rows.end && rows.end <= x_rows, "activation rows {rows:?} of {x_rows}");
-    let size = outs.len() * rows.len();
-    assert!(tile.len() >= size, "a tile of {} for {} outputs of {} rows", tile.len(), outs.len(), rows.len());
+    let size = checked_size(&outs, w.n_out(), &rows, x.len() / w.n_in, tile);
     if size == 0 {
         return;
     }
     let weights = &w.bytes[outs.start * w.row_bytes..outs.end * w.row_bytes];
-    let tile = &mut tile[..size];
-    match x {
-        Input::Float(x) => {
-            let job = FloatJob { weights, n_in: w.n_in, x, rows, tile };
-            match w.dtype {
-                DType::F32 => float_tile::<float::F32>(isa, job),
-                DType::F16 => float_tile::<float::F16>(isa, job),
-                DType::BF16 => float_tile::<float::Bf16>(isa, job),
-                other => panic!("{other} weights take quantised activations"),
-            }
-        }
-        Input::Quant(x) => {
-            let job = Job { weights, row_bytes: w.row_bytes, x, rows, tile };
-            match w.dtype {
-                DType::Q4_0 => quant_tile::<formats32::Q4_0>(isa, job),
-                DType::Q4_1 => quant_tile::<formats32::Q4_1>(isa, job),
-                DType::Q5_0 => quant_tile::<formats32::Q5_0>(isa, job),
-                DType::Q5_1 => quant_tile::<formats32::Q5_1>(isa, job),
-                DType::Q8_0 => quant_tile::<formats32::Q8_0>(isa, job),
-                DType::IQ4_NL => quant_tile::<formats32::Iq4Nl>(isa, job),
-                DType::MXFP4 => quant_tile::<formats32::Mxfp4>(isa, job),
-                DType::Q2_K => quant_tile::<formats256::Q2K>(isa, job),
-                DType::Q3_K => quant_tile::<formats256::Q3K>(isa, job),
-                DType::Q4_K => quant_tile::<formats256::Q4K>(isa, job),
-                DType::Q5_K => quant_tile::<formats256::Q5K>(isa, job),
-                DType::Q6_K => quant_tile::<formats256::Q6K>(isa, job),
-                DType::IQ4_XS => quant_tile::<formats256::Iq4Xs>(isa, job),
-                other => panic!("{other} weights take float activations"),
-            }
-        }
+    let job = FloatJob { weights, n_in: w.n_in, x, rows, tile: &mut tile[..size] };
+    match w.dtype {
+        DType::F32 => float_tile::<float::F32>(isa, job),
+        DType::F16 => float_tile::<float::F16>(isa, job),
+        DType::BF16 => float_tile::<float::Bf16>(isa, job),
+        other => panic!("{other} weights take quantised activations"),
     }
+}
+
+fn checked_size(
+    outs: &Range<usize>,
+    n_out: usize,
+    rows: &Range<usize>,
+    n_rows: usize,
+    tile: &[f32],
+) -> usize {
+    assert!(outs.start <= outs.end && outs.end <= n_out, "weight rows {outs:?} of {n_out}");
+    assert!(rows.start <= rows.end && rows.end <= n_rows, "activation rows {rows:?} of {n_rows}");
+    let size = outs.len() * rows.len();
+    assert!(tile.len() >= size, "a tile of {} for {} outputs of {} rows", tile.len(), outs.len(), rows.len());
+    size
 }
 
 fn quant_tile<F: Format>(isa: Isa, job: Job<'_>) {

@@ -2,23 +2,32 @@
 //!
 //! Checked with `qemu-aarch64`, never run on real hardware: the bits are tested, the speed is not.
 
-use super::activations::PlainRow;
-use super::decode::{CHUNK, CodeForm, Decoded, Format, Kind, OUTS};
+use super::codes::Codes;
 use super::float::{self, FloatJob, FloatSimd, LANES, Weight};
-use super::kernel::{self, Job, Pass, Simd};
+use super::format::Format;
+use super::kernel::{self, Job, Simd};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Proof that the CPU has NEON and dotprod.
+/// Stands for NEON and dotprod.
 #[derive(Clone, Copy)]
-pub(crate) struct Neon(());
+pub(crate) struct Neon;
 
 /// # Safety
 /// The CPU has neon and dotprod; the shapes of the job agree.
-#[target_feature(enable = "neon,dotprod")]
 pub(crate) unsafe fn tile<F: Format>(job: Job<'_>) {
     // SAFETY: the caller's promise.
     unsafe { kernel::tile::<Neon, F>(job) }
+}
+
+/// [`kernel::block`] compiled for this instruction set.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn block<F: Format, const R: usize, const V: usize>(job: &mut Job<'_>, row: usize, vector: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { kernel::block::<Neon, F, R, V>(job, row, vector) }
 }
 
 /// # Safety
@@ -45,7 +54,7 @@ pub(crate) unsafe fn dot<W: Weight>(a: &[u8], b: &[f32]) -> f32 {
 /// # Safety
 /// The CPU has dotprod.
 #[inline(always)]
-unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+pub(crate) unsafe fn sdot(mut acc: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     // SAFETY: registers only; the instruction is there by the caller's promise.
     unsafe {
         asm!(
@@ -75,122 +84,41 @@ unsafe fn four_halves(p: *const u8) -> float32x4_t {
     floats
 }
 
-impl CodeForm for Neon {
-    const FULL_IS_UNSIGNED: bool = false;
-    type B = uint8x16x2_t;
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8; 32]) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof; the array has 32 bytes.
-        unsafe { uint8x16x2_t(vld1q_u8(bytes.as_ptr()), vld1q_u8(bytes.as_ptr().add(16))) }
-    }
-    #[inline(always)]
-    fn store(self, v: uint8x16x2_t, codes: &mut [u8; 32]) {
-        // SAFETY: `self` is the proof; the array has 32 bytes.
-        unsafe {
-            vst1q_u8(codes.as_mut_ptr(), v.0);
-            vst1q_u8(codes.as_mut_ptr().add(16), v.1);
-        }
-    }
-    #[inline(always)]
-    fn split_nibbles(self, bytes: &[u8; 16]) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof; the array has 16 bytes.
-        unsafe {
-            let bytes = vld1q_u8(bytes.as_ptr());
-            uint8x16x2_t(vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes))
-        }
-    }
-    #[inline(always)]
-    fn bits(self, v: uint8x16x2_t, shift: u32, mask: u8) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof. A negative left shift is a right shift.
-        unsafe {
-            let (right, mask) = (vdupq_n_s8(-(shift as i8)), vdupq_n_u8(mask));
-            uint8x16x2_t(vandq_u8(vshlq_u8(v.0, right), mask), vandq_u8(vshlq_u8(v.1, right), mask))
-        }
-    }
-    #[inline(always)]
-    fn shl(self, v: uint8x16x2_t, shift: u32) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof.
-        unsafe {
-            let left = vdupq_n_s8(shift as i8);
-            uint8x16x2_t(vshlq_u8(v.0, left), vshlq_u8(v.1, left))
-        }
-    }
-    #[inline(always)]
-    fn or(self, a: uint8x16x2_t, b: uint8x16x2_t) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof.
-        unsafe { uint8x16x2_t(vorrq_u8(a.0, b.0), vorrq_u8(a.1, b.1)) }
-    }
-    #[inline(always)]
-    fn xor(self, a: uint8x16x2_t, b: u8) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof.
-        unsafe { uint8x16x2_t(veorq_u8(a.0, vdupq_n_u8(b)), veorq_u8(a.1, vdupq_n_u8(b))) }
-    }
-    #[inline(always)]
-    fn add(self, a: uint8x16x2_t, b: u8) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof.
-        unsafe { uint8x16x2_t(vaddq_u8(a.0, vdupq_n_u8(b)), vaddq_u8(a.1, vdupq_n_u8(b))) }
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], v: uint8x16x2_t) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof; the table has 16 bytes.
-        unsafe {
-            let table = vld1q_u8(table.as_ptr());
-            uint8x16x2_t(vqtbl1q_u8(table, v.0), vqtbl1q_u8(table, v.1))
-        }
-    }
-    #[inline(always)]
-    fn spread_bits(self, bits: u32, value: u8) -> uint8x16x2_t {
-        // SAFETY: `self` is the proof.
-        unsafe {
-            let bytes = bits.to_le_bytes();
-            let bit = vcreate_u8(0x8040_2010_0804_0201);
-            let spread = |byte: u8| vtst_u8(vdup_n_u8(byte), bit);
-            let value = vdupq_n_u8(value);
-            let low = vcombine_u8(spread(bytes[0]), spread(bytes[1]));
-            let high = vcombine_u8(spread(bytes[2]), spread(bytes[3]));
-            uint8x16x2_t(vandq_u8(low, value), vandq_u8(high, value))
-        }
-    }
-    #[inline(always)]
-    fn half(self, bits: u16) -> f32 {
-        super::decode::half(bits)
-    }
-    #[inline(always)]
-    fn prefetch(self, p: *const u8) {
-        // SAFETY: a prefetch is a hint and faults on no address.
-        unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(readonly, nostack, preserves_flags)) }
-    }
-    #[inline(always)]
-    fn scale_eight(self, factor: f32, small: [i8; 8]) -> [f32; 8] {
-        small.map(|s| factor * f32::from(s))
-    }
-}
-
 impl Simd for Neon {
-    unsafe fn new() -> Self {
-        Self(())
-    }
-
+    const UNSIGNED: bool = false;
     const LANES: usize = 4;
+    const VECTORS: usize = 4;
     type F = float32x4_t;
     type I = int32x4_t;
+    type B = uint8x16_t;
 
     #[inline(always)]
-    fn few_rows_limit<K: Kind>() -> usize {
-        // Counted, not measured: the panel kernel is one `sdot` for four rows, so it pays as soon as lanes fill.
-        3
+    unsafe fn load_b(p: *const u8) -> uint8x16_t {
+        // SAFETY: the caller's promise.
+        unsafe { vld1q_u8(p) }
     }
-
+    #[inline(always)]
+    unsafe fn field(v: uint8x16_t, from: u32, to: u32, width: u32) -> uint8x16_t {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let moved = vshlq_u8(v, vdupq_n_s8(to as i8 - from as i8));
+            vandq_u8(moved, vdupq_n_u8(((1 << width) - 1) << to))
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+        // SAFETY: the caller's promise.
+        unsafe { vorrq_u8(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], v: uint8x16_t) -> uint8x16_t {
+        // SAFETY: the caller's promise; the table has 16 bytes.
+        unsafe { vqtbl1q_u8(vld1q_u8(table.as_ptr()), v) }
+    }
     #[inline(always)]
     unsafe fn splat_f(v: f32) -> float32x4_t {
         // SAFETY: the caller's promise.
         unsafe { vdupq_n_f32(v) }
-    }
-    #[inline(always)]
-    unsafe fn load_f(p: *const f32) -> float32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
     unsafe fn store_f(p: *mut f32, v: float32x4_t) {
@@ -213,64 +141,53 @@ impl Simd for Neon {
         unsafe { vdupq_n_s32(v) }
     }
     #[inline(always)]
-    unsafe fn load_i(p: *const i32) -> int32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vld1q_s32(p) }
-    }
-    #[inline(always)]
-    unsafe fn add_i(a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vaddq_s32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub_i(a: int32x4_t, b: int32x4_t) -> int32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vsubq_s32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn shl_i(v: int32x4_t, bits: u32) -> int32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vshlq_s32(v, vdupq_n_s32(bits as i32)) }
-    }
-    #[inline(always)]
     unsafe fn to_f(v: int32x4_t) -> float32x4_t {
         // SAFETY: the caller's promise.
         unsafe { vcvtq_f32_s32(v) }
     }
-
     #[inline(always)]
-    unsafe fn dot_outs<K: Kind>(codes: *const u8, x: *const i8) -> [int32x4_t; 2] {
+    unsafe fn load_halves(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller's promise.
+        unsafe { four_halves(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_tops(p: *const u8) -> float32x4_t {
+        // SAFETY: the caller's promise.
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(p)))) }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> float32x4_t {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [vdupq_n_s32(0); 2];
-            for (half, sums) in sums.iter_mut().enumerate() {
-                let x = vld1q_s8(x.add(16 * half));
-                let mut fours = [vdupq_n_s32(0); 4];
-                for (row, fours) in fours.iter_mut().enumerate() {
-                    *fours = sdot(*fours, vld1q_s8(codes.add(row * CHUNK + 16 * half).cast()), x);
-                }
-                *sums = vpaddq_s32(vpaddq_s32(fours[0], fours[1]), vpaddq_s32(fours[2], fours[3]));
-            }
-            sums
+            let four = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
         }
     }
 
     #[inline(always)]
-    unsafe fn dot_panel<K: Kind, const O: usize, const V: usize>(
-        codes: *const u8,
-        x: [*const i8; V],
-        init: [int32x4_t; V],
-    ) -> [[int32x4_t; V]; O] {
-        let steps = if K::HALVES { 4 } else { 8 };
-        // SAFETY: the caller's promise: `steps` fours of codes in each weight row, `steps` lines in each panel.
+    unsafe fn dots<C: Codes, const R: usize, const V: usize>(
+        codes: [*const u8; V],
+        x: [*const i8; R],
+        first: usize,
+        n: usize,
+        init: [int32x4_t; R],
+    ) -> [[int32x4_t; V]; R] {
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [init; O];
-            for k in 0..steps {
-                for (o, sums) in sums.iter_mut().enumerate() {
-                    let code = codes.add(o * CHUNK + 4 * k).cast::<i32>().read_unaligned();
-                    let code = vreinterpretq_s8_s32(vdupq_n_s32(code));
+            let mut sums = [[vdupq_n_s32(0); V]; R];
+            for r in 0..R {
+                sums[r] = [init[r]; V];
+            }
+            for step in first..first + n {
+                let mut w = [vdupq_n_s8(0); V];
+                for v in 0..V {
+                    w[v] = vreinterpretq_s8_u8(C::step::<Self>(codes[v], step));
+                }
+                for r in 0..R {
+                    let four = x[r].add(4 * step).cast::<i32>().read_unaligned();
+                    let x = vreinterpretq_s8_s32(vdupq_n_s32(four));
                     for v in 0..V {
-                        sums[v] = sdot(sums[v], code, vld1q_s8(x[v].add(64 * k)));
+                        sums[r][v] = sdot(sums[r][v], w[v], x);
                     }
                 }
             }
@@ -278,20 +195,20 @@ impl Simd for Neon {
         }
     }
 
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn few_rows<K: Kind>(w: &Decoded, n_outs: usize, x: PlainRow<'_>, acc: &mut [f32; OUTS]) {
-        // SAFETY: the caller's promise.
-        unsafe { kernel::few_rows::<Neon, K>(w, n_outs, x, acc) }
-    }
-
-    #[target_feature(enable = "neon,dotprod")]
-    unsafe fn many_rows<K: Kind>(w: &Decoded, pass: &mut Pass<'_>) {
-        let (pairs, rest) = kernel::split_rows::<Neon>(pass, 2);
+    #[inline(always)]
+    unsafe fn block<F: Format>(job: &mut Job<'_>, row: usize, vector: usize, wide: bool) -> usize {
         // SAFETY: the caller's promise.
         unsafe {
-            kernel::many_rows::<Neon, K, 4, 2>(w, pass, pairs);
-            kernel::many_rows::<Neon, K, 4, 1>(w, pass, rest);
+            match (job.rows.end - row, wide) {
+                (1, true) => block::<F, 1, 4>(job, row, vector),
+                (1, false) => block::<F, 1, 1>(job, row, vector),
+                (2..4, true) => block::<F, 2, 4>(job, row, vector),
+                (2..4, false) => block::<F, 2, 1>(job, row, vector),
+                (_, true) => block::<F, 4, 4>(job, row, vector),
+                (_, false) => block::<F, 4, 1>(job, row, vector),
+            }
         }
+        kernel::power_of_two_up_to(job.rows.end - row, 4)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Small vector operations that other ops share, with the same bits on every instruction set.
 
-use super::decode;
 use super::float;
+use super::format::half;
 use super::isa::{Isa, Kind};
 use half::f16;
 
@@ -95,7 +95,7 @@ pub fn f16_to_f32(isa: Isa, x: &[f16], out: &mut [f32]) {
     #[inline(always)]
     fn body(x: &[f16], out: &mut [f32]) {
         for (out, x) in out.iter_mut().zip(x) {
-            *out = decode::half(x.to_bits());
+            *out = half(x.to_bits());
         }
     }
     assert_eq!(x.len(), out.len(), "conversion of {} into {} elements", x.len(), out.len());
@@ -120,6 +120,6 @@ unsafe fn f16_to_f32_f16c(x: &[f16], out: &mut [f32]) {
         unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast()))) };
     }
     for (x, out) in rest.iter().zip(out_rest) {
-        *out = decode::half(x.to_bits());
+        *out = half(x.to_bits());
     }
 }

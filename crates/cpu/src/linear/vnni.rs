@@ -1,132 +1,68 @@
 //! AVX-512 with VNNI: 16 lanes, four products an instruction.
 
-use super::activations::PlainRow;
-use super::avx2::Avx2;
-use super::decode::{CHUNK, CodeForm, Decoded, Format, Kind, OUTS};
-use super::kernel::{self, Job, Pass, Simd};
+use super::codes::Codes;
+use super::format::Format;
+use super::kernel::{self, Job, Simd};
 use std::arch::x86_64::*;
 
-/// Proof that the CPU has avx512f, bw, vl and vnni, and all that [`Avx2`] stands for.
+/// Stands for avx512f, bw, vl and vnni, avx2, fma and f16c.
 #[derive(Clone, Copy)]
-pub(crate) struct Vnni(Avx2);
+pub(crate) struct Vnni;
 
 /// # Safety
-/// The CPU has avx512f, bw, vl and vnni, avx2, fma and f16c; the shapes of the job agree.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+/// The CPU has what [`Vnni`] stands for; the shapes of the job agree.
 pub(crate) unsafe fn tile<F: Format>(job: Job<'_>) {
     // SAFETY: the caller's promise.
     unsafe { kernel::tile::<Vnni, F>(job) }
 }
 
-impl CodeForm for Vnni {
-    // `vpdpbusd` multiplies u8 by i8 and does not saturate.
-    const FULL_IS_UNSIGNED: bool = true;
-
-    // A block is 32 elements: decoding has no use for wider vectors.
-    type B = __m256i;
-
-    #[inline(always)]
-    fn load(self, bytes: &[u8; 32]) -> __m256i {
-        self.0.load(bytes)
-    }
-    #[inline(always)]
-    fn store(self, v: __m256i, codes: &mut [u8; 32]) {
-        self.0.store(v, codes)
-    }
-    #[inline(always)]
-    fn split_nibbles(self, bytes: &[u8; 16]) -> __m256i {
-        self.0.split_nibbles(bytes)
-    }
-    #[inline(always)]
-    fn bits(self, v: __m256i, shift: u32, mask: u8) -> __m256i {
-        self.0.bits(v, shift, mask)
-    }
-    #[inline(always)]
-    fn shl(self, v: __m256i, shift: u32) -> __m256i {
-        self.0.shl(v, shift)
-    }
-    #[inline(always)]
-    fn or(self, a: __m256i, b: __m256i) -> __m256i {
-        self.0.or(a, b)
-    }
-    #[inline(always)]
-    fn xor(self, a: __m256i, b: u8) -> __m256i {
-        self.0.xor(a, b)
-    }
-    #[inline(always)]
-    fn add(self, a: __m256i, b: u8) -> __m256i {
-        self.0.add(a, b)
-    }
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], v: __m256i) -> __m256i {
-        self.0.look_up(table, v)
-    }
-    #[inline(always)]
-    fn spread_bits(self, bits: u32, value: u8) -> __m256i {
-        self.0.spread_bits(bits, value)
-    }
-    #[inline(always)]
-    fn half(self, bits: u16) -> f32 {
-        self.0.half(bits)
-    }
-    #[inline(always)]
-    fn prefetch(self, p: *const u8) {
-        self.0.prefetch(p);
-    }
-    #[inline(always)]
-    fn scale_eight(self, factor: f32, small: [i8; 8]) -> [f32; 8] {
-        self.0.scale_eight(factor, small)
-    }
-}
-
-/// For rows of codes 0..4 and 8..12, the sums of products by quarters: 0..16 and 16..32 of the first four rows, then
-/// of the others.
+/// [`kernel::block`] compiled for this instruction set.
 ///
 /// # Safety
-/// The CPU has avx512f, bw, vl and vnni; 32 codes can be read in each of twelve rows.
-#[inline(always)]
-unsafe fn quad(codes: *const u8, x: __m512i) -> __m512i {
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn block<F: Format, const R: usize, const V: usize>(job: &mut Job<'_>, row: usize, vector: usize) {
     // SAFETY: the caller's promise.
-    unsafe {
-        let mut fours = [_mm512_setzero_si512(); 4];
-        for (row, fours) in fours.iter_mut().enumerate() {
-            let low = _mm256_loadu_si256(codes.add(row * CHUNK).cast());
-            let high = _mm256_loadu_si256(codes.add((row + 8) * CHUNK).cast());
-            let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-            *fours = _mm512_dpbusd_epi32(*fours, both, x);
-        }
-        let [a, b, c, d] = fours;
-        let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-        let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
-        _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
-    }
+    unsafe { kernel::block::<Vnni, F, R, V>(job, row, vector) }
 }
 
 impl Simd for Vnni {
-    unsafe fn new() -> Self {
-        // SAFETY: the caller's promise includes what `Avx2` needs.
-        Self(unsafe { Avx2::new() })
-    }
-
+    // `vpdpbusd` multiplies u8 by i8 and does not saturate.
+    const UNSIGNED: bool = true;
     const LANES: usize = 16;
+    const VECTORS: usize = 2;
     type F = __m512;
     type I = __m512i;
+    type B = __m512i;
 
     #[inline(always)]
-    fn few_rows_limit<K: Kind>() -> usize {
-        // Measured on Ice Lake at 8 rows: Q8_0 0.54 ns a block against 0.64, Q4_K 0.61 against 0.76.
-        9
+    unsafe fn load_b(p: *const u8) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_si512(p.cast()) }
     }
-
+    #[inline(always)]
+    unsafe fn field(v: __m512i, from: u32, to: u32, width: u32) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let count = _mm_cvtsi32_si128(from.abs_diff(to) as i32);
+            let moved = if from >= to { _mm512_srl_epi16(v, count) } else { _mm512_sll_epi16(v, count) };
+            _mm512_and_si512(moved, _mm512_set1_epi8((((1 << width) - 1) << to) as i8))
+        }
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: &[u8; 16], v: __m512i) -> __m512i {
+        // SAFETY: the caller's promise; the table has 16 bytes.
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), v) }
+    }
     #[inline(always)]
     unsafe fn splat_f(v: f32) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_set1_ps(v) }
-    }
-    #[inline(always)]
-    unsafe fn load_f(p: *const f32) -> __m512 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store_f(p: *mut f32, v: __m512) {
@@ -149,59 +85,52 @@ impl Simd for Vnni {
         unsafe { _mm512_set1_epi32(v) }
     }
     #[inline(always)]
-    unsafe fn load_i(p: *const i32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_loadu_epi32(p) }
-    }
-    #[inline(always)]
-    unsafe fn add_i(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_add_epi32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub_i(a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_sub_epi32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn shl_i(v: __m512i, bits: u32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_sll_epi32(v, _mm_cvtsi32_si128(bits as i32)) }
-    }
-    #[inline(always)]
     unsafe fn to_f(v: __m512i) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_cvtepi32_ps(v) }
     }
-
     #[inline(always)]
-    unsafe fn dot_outs<K: Kind>(codes: *const u8, x: *const i8) -> [__m512i; 2] {
+    unsafe fn load_halves(p: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_tops(p: *const u8) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {
-            let x = _mm512_broadcast_i64x4(_mm256_loadu_si256(x.cast()));
-            let (first, second) = (quad(codes, x), quad(codes.add(4 * CHUNK), x));
-            let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-            let high = _mm512_add_epi32(low, _mm512_set1_epi32(4));
-            [_mm512_permutex2var_epi32(first, low, second), _mm512_permutex2var_epi32(first, high, second)]
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(p: *const u8) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
     }
 
     #[inline(always)]
-    unsafe fn dot_panel<K: Kind, const O: usize, const V: usize>(
-        codes: *const u8,
-        x: [*const i8; V],
-        init: [__m512i; V],
-    ) -> [[__m512i; V]; O] {
-        let steps = if K::HALVES { 4 } else { 8 };
-        // SAFETY: the caller's promise: `steps` fours of codes in each weight row, `steps` lines in each panel.
+    unsafe fn dots<C: Codes, const R: usize, const V: usize>(
+        codes: [*const u8; V],
+        x: [*const i8; R],
+        first: usize,
+        n: usize,
+        init: [__m512i; R],
+    ) -> [[__m512i; V]; R] {
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut sums = [init; O];
-            for k in 0..steps {
-                let x = x.map(|p| _mm512_loadu_si512(p.add(64 * k).cast()));
-                for (o, sums) in sums.iter_mut().enumerate() {
-                    let code = _mm512_set1_epi32(codes.add(o * CHUNK + 4 * k).cast::<i32>().read_unaligned());
+            let mut sums = [[_mm512_setzero_si512(); V]; R];
+            for r in 0..R {
+                sums[r] = [init[r]; V];
+            }
+            for step in first..first + n {
+                let mut w = [_mm512_setzero_si512(); V];
+                for v in 0..V {
+                    w[v] = C::step::<Self>(codes[v], step);
+                }
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(x[r].add(4 * step).cast::<i32>().read_unaligned());
                     for v in 0..V {
-                        sums[v] = _mm512_dpbusd_epi32(sums[v], code, x[v]);
+                        sums[r][v] = _mm512_dpbusd_epi32(sums[r][v], w[v], x);
                     }
                 }
             }
@@ -209,19 +138,21 @@ impl Simd for Vnni {
         }
     }
 
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn few_rows<K: Kind>(w: &Decoded, n_outs: usize, x: PlainRow<'_>, acc: &mut [f32; OUTS]) {
-        // SAFETY: the caller's promise.
-        unsafe { kernel::few_rows::<Vnni, K>(w, n_outs, x, acc) }
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
-    unsafe fn many_rows<K: Kind>(w: &Decoded, pass: &mut Pass<'_>) {
-        let (pairs, rest) = kernel::split_rows::<Vnni>(pass, 2);
+    #[inline(always)]
+    unsafe fn block<F: Format>(job: &mut Job<'_>, row: usize, vector: usize, wide: bool) -> usize {
         // SAFETY: the caller's promise.
         unsafe {
-            kernel::many_rows::<Vnni, K, 4, 2>(w, pass, pairs);
-            kernel::many_rows::<Vnni, K, 8, 1>(w, pass, rest);
+            match (job.rows.end - row, wide) {
+                (1, true) => block::<F, 1, 2>(job, row, vector),
+                (1, false) => block::<F, 1, 1>(job, row, vector),
+                (2..4, true) => block::<F, 2, 2>(job, row, vector),
+                (2..4, false) => block::<F, 2, 1>(job, row, vector),
+                (4..8, true) => block::<F, 4, 2>(job, row, vector),
+                (4..8, false) => block::<F, 4, 1>(job, row, vector),
+                (_, true) => block::<F, 8, 2>(job, row, vector),
+                (_, false) => block::<F, 8, 1>(job, row, vector),
+            }
         }
+        kernel::power_of_two_up_to(job.rows.end - row, 8)
     }
 }

@@ -2,12 +2,12 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use overdraft_plan::{AttentionPrepare, PAGE, RmsNorm, RopeStyle};
+use overdraft_plan::{AttentionPrepare, RmsNorm, RopeStyle};
 
 use super::Cx;
-use super::row_ops::rms_norm_in_place;
 use crate::memory::{AttentionMemory, KvMemory};
 use crate::shared::Shared;
+use crate::simd;
 
 /// A layer's pages while tasks write to them.
 enum KvShared<'a> {
@@ -18,12 +18,14 @@ enum KvShared<'a> {
 pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemory) {
     let d = op.head_dim;
     let q_stride = if op.gated { 2 * d } else { d };
-    let class = layer.shape.class;
+    let (layout, class) = (layer.layout(), layer.shape.class);
     let kv = match &mut layer.kv {
         KvMemory::F32(v) => KvShared::F32(Shared::new(v)),
         KvMemory::F16(v) => KvShared::F16(Shared::new(v)),
     };
-    cx.each(cx.acts.rows(op.k), |r| {
+    // Rows next to each other write to the same lines of a page of keys: they had better be one thread's.
+    let width = op.q.map_or(0, |q| cx.acts.width(q)) + 4 * cx.acts.width(op.k);
+    cx.each_row(cx.acts.rows(op.k), 2 * width, |r| {
         // SAFETY: row `r` of q and k belongs to this task; angles and v are only read.
         let (q, k, v, angles) = unsafe {
             (
@@ -36,7 +38,7 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
         let (cos, sin) = angles.split_at(op.rotary_dims / 2);
         let turn = |head: &mut [f32], norm: Option<RmsNorm>| {
             if let Some(norm) = norm {
-                rms_norm_in_place(head, cx.weights.vector(norm.weight), norm.eps);
+                simd::rms_norm_in_place(cx.isa(), cx.weights.vector(norm.weight), norm.eps, head);
             }
             rotate(&mut head[..op.rotary_dims], cos, sin, op.style);
         };
@@ -49,25 +51,46 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
         let view = cx.step.view(r);
         let slot = view.kv_slot();
         let page = view.seq.page(class, slot);
-        for h in 0..op.kv_heads {
-            for (which, source) in [&*k, v].into_iter().enumerate() {
-                let at = kv_offset(page, which, h, op.kv_heads, d) + slot as usize % PAGE * d;
-                let source = &source[h * d..(h + 1) * d];
+        for (h, (k, v)) in k.chunks_exact(d).zip(v.chunks_exact(d)).enumerate() {
+            let (key, value) = (layout.key(page, h, slot), layout.value(page, h, slot));
+            // SAFETY: every row of a step has a KV slot of its own (pages that no other sequence writes, which the
+            // step's validation saw to, and its local index), so no two tasks write the same places.
+            unsafe {
                 match &kv {
-                    // SAFETY: every row of a step has a KV slot of its own (pages that no other sequence writes, which
-                    // the step's validation saw to, and its local index), so no two tasks write the same range.
-                    KvShared::F32(kv) => unsafe { kv.write(at..at + d) }.copy_from_slice(source),
-                    // SAFETY: as above.
-                    KvShared::F16(kv) => unsafe { kv.write(at..at + d) }.convert_from_f32_slice(source),
+                    KvShared::F32(kv) => {
+                        scatter(kv, key, k, |to, x| to.copy_from_slice(x));
+                        kv.write(value).copy_from_slice(v);
+                    }
+                    KvShared::F16(kv) => {
+                        scatter(kv, key, k, |to, x| to.convert_from_f32_slice(x));
+                        kv.write(value).convert_from_f32_slice(v);
+                    }
                 }
             }
         }
     });
 }
 
-/// First element of (page, k = 0 or v = 1, kv head): a run of `PAGE` positions of `d` values.
-pub(super) fn kv_offset(page: usize, which: usize, head: usize, kv_heads: usize, d: usize) -> usize {
-    ((page * 2 + which) * kv_heads + head) * PAGE * d
+/// Converts `source` into its places.
+///
+/// # Safety
+/// No other task touches the places.
+unsafe fn scatter<T: Copy + Default>(
+    kv: &Shared<'_, T>,
+    mut places: impl Iterator<Item = usize>,
+    source: &[f32],
+    convert: impl Fn(&mut [T], &[f32]),
+) {
+    const AT_ONCE: usize = 64;
+    let mut converted = [T::default(); AT_ONCE];
+    for source in source.chunks(AT_ONCE) {
+        let converted = &mut converted[..source.len()];
+        convert(converted, source);
+        for (x, at) in converted.iter().zip(&mut places) {
+            // SAFETY: the caller's promise.
+            unsafe { kv.write(at..at + 1)[0] = *x };
+        }
+    }
 }
 
 fn rotate(x: &mut [f32], cos: &[f32], sin: &[f32], style: RopeStyle) {

@@ -1,9 +1,10 @@
 //! Accepted rows become permanent: compacted to the places of their positions, in attention layers as in recurrent
 //! ones. Nothing is computed again.
 
-use overdraft_plan::{PAGE, Plan, SeqView, Step, TAP_ROWS};
+use std::ops::Range;
 
-use super::attention_prepare::kv_offset;
+use overdraft_plan::{Plan, SeqView, Step, TAP_ROWS};
+
 use super::recurrent::keep_row;
 use crate::memory::{Acts, AttentionMemory, KvMemory, LayerMemory, StateMemory};
 
@@ -58,24 +59,32 @@ fn keep_taps(
 /// Moves keys and values of the path from their rows' slots to their positions. A row's slot is never before its
 /// position, so going forward overwrites nothing that is still to be moved.
 fn compact(layer: &mut AttentionMemory, step: &Step, seq: SeqView<'_>, path: &[u32]) {
-    let (d, kv_heads, class) = (layer.shape.head_dim, layer.shape.kv_heads, layer.shape.class);
+    let (layout, class) = (layer.layout(), layer.shape.class);
     for row in path {
         let row = step.rows()[*row as usize];
         let (from, to) = (seq.committed + row.local, row.pos);
         if from == to {
             continue;
         }
-        for which in 0..2 {
-            for head in 0..kv_heads {
-                let place = |slot: u32| {
-                    kv_offset(seq.page(class, slot), which, head, kv_heads, d) + slot as usize % PAGE * d
-                };
-                let (from, to) = (place(from), place(to));
-                match &mut layer.kv {
-                    KvMemory::F32(kv) => kv.copy_within(from..from + d, to),
-                    KvMemory::F16(kv) => kv.copy_within(from..from + d, to),
-                }
+        let pages = (seq.page(class, from), seq.page(class, to));
+        for head in 0..layer.shape.kv_heads {
+            let keys = layout.key(pages.0, head, from).zip(layout.key(pages.1, head, to));
+            let values = (layout.value(pages.0, head, from), layout.value(pages.1, head, to).start);
+            match &mut layer.kv {
+                KvMemory::F32(kv) => move_row(kv, keys, values),
+                KvMemory::F16(kv) => move_row(kv, keys, values),
             }
         }
     }
+}
+
+fn move_row<T: Copy>(
+    kv: &mut [T],
+    keys: impl Iterator<Item = (usize, usize)>,
+    (value, to): (Range<usize>, usize),
+) {
+    for (from, to) in keys {
+        kv[to] = kv[from];
+    }
+    kv.copy_within(value, to);
 }

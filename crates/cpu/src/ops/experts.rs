@@ -1,9 +1,8 @@
 //! Mixture of experts: who is chosen, and the chosen experts' feed-forward layers.
 
-use overdraft_plan::{ExpertAdd, ExpertGlu, Matrix, Route, RouteRule};
+use overdraft_plan::{ExpertAdd, ExpertGlu, Route, RouteRule};
 
 use super::linear::{Operand, apply_glu};
-use super::thread_buffer::with_buffer;
 use super::{Cx, OpScratch};
 
 /// The (row, rank) pairs of each expert, so that an expert's weights are read once for all rows that chose it.
@@ -93,14 +92,9 @@ pub(super) fn route(cx: &Cx<'_>, op: &Route) {
     });
 }
 
-/// Outputs of one task: few, since an expert's rows are few and there are many experts.
+/// Outputs of one task, no more than those of [`super::linear`]: few, since an expert's rows are few and there are many
+/// experts.
 const OUTS: usize = 32;
-
-/// Floats of the largest buffer that a task of these ops asks for in steps of up to `bucket` rows: two tiles of an
-/// expert that every row chose.
-pub(super) fn buffer_len(bucket: usize) -> usize {
-    2 * OUTS * bucket
-}
 
 /// Calls `tile(expert, its pair range, its outputs from..to)` for every tile of every expert that was chosen.
 fn each_expert_tile(
@@ -121,72 +115,53 @@ pub(super) fn glu(cx: &Cx<'_>, scratch: &mut OpScratch, op: &ExpertGlu) {
     let OpScratch { quant, grouping, .. } = scratch;
     // SAFETY: choices and x are only read in this op.
     let (choices, k) = unsafe { cx.acts.choices(op.choice) };
-    let (gate, up) = (cx.weights.matrix(op.gate), cx.weights.matrix(op.up));
-    grouping.fill(choices, gate.rows / op.stride);
+    let (gate, up) = (cx.weight(op.gate), cx.weight(op.up));
+    grouping.fill(choices, gate.matrix.rows / op.stride);
     // SAFETY: as above.
     grouping.gather(cx.acts.width(op.x), |pair| unsafe { cx.acts.row(op.x, pair / k) });
     let grouping = &*grouping;
     let operand =
         Operand::new(cx.mode, quant, &grouping.gathered, cx.acts.width(op.x), [gate, up].into_iter());
     each_expert_tile(cx, grouping, op.width, |expert, pairs, outs| {
-        let n = pairs.len();
-        with_buffer(2 * outs.len() * n, |tiles| {
-            let (g, u) = tiles.split_at_mut(outs.len() * n);
-            for (m, first, bias, tile) in
-                [(gate, 0, op.gate_bias, &mut *g), (up, op.up_row, op.up_bias, &mut *u)]
-            {
-                let row = expert * op.stride + first + outs.start;
-                operand.product(cx.mode, m, row, outs.len(), pairs.clone(), tile);
-                if let Some(bias) = bias {
-                    let bias = &cx.weights.vector(bias)[expert * op.width..][outs.clone()];
-                    for (o, b) in bias.iter().enumerate() {
-                        tile[o * n..(o + 1) * n].iter_mut().for_each(|y| *y += b);
-                    }
+        let first = expert * op.stride;
+        let weights = [(gate, first), (up, first + op.up_row)];
+        let bias = [op.gate_bias, op.up_bias]
+            .map(|bias| bias.map(|bias| &cx.weights.vector(bias)[expert * op.width..][outs.clone()]));
+        operand.each_row(cx.mode, weights, &outs, pairs, |i, mut products| {
+            for (product, bias) in products.iter_mut().zip(bias) {
+                for (y, b) in product.iter_mut().zip(bias.unwrap_or_default()) {
+                    *y += b;
                 }
             }
+            let [g, u] = products;
             apply_glu(cx.isa(), op.glu, g, u);
-            let columns = |rank: usize| rank * op.width + outs.start..rank * op.width + outs.end;
-            spread(cx, op.out, &grouping.pairs[pairs], k, g, columns);
+            let pair = grouping.pairs[i] as usize;
+            let at = pair % k * op.width;
+            // SAFETY: a (row, rank, output) is computed by one task.
+            unsafe { cx.acts.part_mut(op.out, pair / k, at + outs.start..at + outs.end) }.copy_from_slice(g);
         });
     });
-}
-
-/// Writes a tile `[outputs, pairs]` to each pair's columns of its row.
-fn spread(
-    cx: &Cx<'_>,
-    act: overdraft_plan::Act,
-    pairs: &[u32],
-    k: usize,
-    tile: &[f32],
-    columns: impl Fn(usize) -> std::ops::Range<usize>,
-) {
-    for (i, pair) in pairs.iter().enumerate() {
-        let (row, rank) = (*pair as usize / k, *pair as usize % k);
-        // SAFETY: a (row, rank, output) is computed by one task.
-        let out = unsafe { cx.acts.part_mut(act, row, columns(rank)) };
-        for (o, y) in out.iter_mut().enumerate() {
-            *y = tile[o * pairs.len() + i];
-        }
-    }
 }
 
 pub(super) fn add(cx: &Cx<'_>, scratch: &mut OpScratch, op: &ExpertAdd) {
     let OpScratch { quant, grouping, .. } = scratch;
     // SAFETY: choices and h are only read in this op.
     let (choices, k) = unsafe { cx.acts.choices(op.choice) };
-    let down: &Matrix = cx.weights.matrix(op.down);
+    let down = cx.weight(op.down);
     let hidden = cx.acts.width(op.stream);
-    grouping.fill(choices, down.rows / hidden);
-    let width = down.cols;
+    grouping.fill(choices, down.matrix.rows / hidden);
+    let width = down.matrix.cols;
     // SAFETY: as above.
     grouping.gather(width, |pair| unsafe { &cx.acts.row(op.h, pair / k)[pair % k * width..] });
     let grouping = &*grouping;
     let operand = Operand::new(cx.mode, quant, &grouping.gathered, width, std::iter::once(down));
     each_expert_tile(cx, grouping, hidden, |expert, pairs, outs| {
-        with_buffer(outs.len() * pairs.len(), |tile| {
-            operand.product(cx.mode, down, expert * hidden + outs.start, outs.len(), pairs.clone(), tile);
-            let columns = |rank: usize| rank * hidden + outs.start..rank * hidden + outs.end;
-            spread(cx, op.parts, &grouping.pairs[pairs], k, tile, columns);
+        operand.each_row(cx.mode, [(down, expert * hidden)], &outs, pairs, |i, [sums]| {
+            let pair = grouping.pairs[i] as usize;
+            let at = pair % k * hidden;
+            // SAFETY: a (row, rank, output) is computed by one task.
+            unsafe { cx.acts.part_mut(op.parts, pair / k, at + outs.start..at + outs.end) }
+                .copy_from_slice(sums);
         });
     });
     let bias = op.bias.map(|b| cx.weights.vector(b));

@@ -1,7 +1,7 @@
 //! Products of a weight matrix with rows, and what is done to them on the way out.
 //!
 //! Quantised weights meet int8 activations, float weights meet `f32` ones; the kernels are in [`crate::linear`]. Here
-//! outputs are dealt to tasks in tiles `[outputs, rows]`, and each tile gets its epilogue.
+//! outputs are dealt to tasks, each computes its tiles `[rows, outputs]`, and each tile gets its epilogue.
 
 use std::ops::Range;
 
@@ -9,14 +9,35 @@ use overdraft_plan::{Act, Glu, LinearOut, Matrix, MatrixId, VectorId};
 
 use super::thread_buffer::with_buffer;
 use super::{Cx, Mode};
-use crate::linear::{Input, Isa, QuantRows, WeightView, dot_tile};
+use crate::linear::{Isa, Packed, QuantRows, WeightView, dot_tile, dot_tile_float};
 use crate::math::sigmoid;
 use crate::simd;
 
-/// Floats of a tile: 32 KiB, which stays in the first-level cache beside a weight row.
-const TILE: usize = 8192;
-/// Outputs of a tile when rows are few: enough that taking a task costs nothing beside it.
-const MAX_OUTS: usize = 64;
+/// Outputs of a task: enough that taking it costs nothing beside it, few enough that their weights stay in the
+/// second-level cache while many rows pass by.
+const OUTS: usize = 64;
+/// Rows of a tile, which is 16 KiB then and stays in the first-level cache until its epilogue.
+const ROWS: usize = 64;
+
+/// A matrix in the form that this mode multiplies.
+#[derive(Clone, Copy)]
+pub(crate) struct Weight<'a> {
+    pub(super) matrix: &'a Matrix,
+    pub(super) packed: Option<&'a Packed>,
+}
+
+impl Weight<'_> {
+    /// Row `row` as numbers, the same from either form.
+    pub(super) fn decode_row(&self, row: usize, out: &mut [f32]) {
+        match self.packed {
+            Some(packed) => packed.decode_row(row, out),
+            None => {
+                let (m, bytes) = (self.matrix, self.matrix.row_range(row, 1));
+                m.dtype.decode_row(bytes, out).expect("loaders admit decodable tables only");
+            }
+        }
+    }
+}
 
 /// The rows that a matrix is multiplied with: some rows of a buffer, in the form its type wants.
 pub(super) struct Operand<'a> {
@@ -32,106 +53,120 @@ impl<'a> Operand<'a> {
         quant: &'a mut QuantRows,
         float: &'a [f32],
         width: usize,
-        mut matrices: impl Iterator<Item = &'m Matrix>,
+        mut matrices: impl Iterator<Item = Weight<'m>>,
     ) -> Self {
         let n_rows = float.len() / width;
         if let Mode::Fast { isa, pool } = mode
-            && matrices.any(|m| m.dtype.is_quantised())
+            && matrices.any(|w| w.packed.is_some())
         {
             quant.quantise(*isa, pool, width, float);
         }
         Self { float, quant, n_rows }
     }
 
-    /// `tile[o, r] = W[first + o] · x[r]` for `outs` outputs from row `first` of the matrix and the operand's `rows`.
+    /// `tile[r, o] = W[outs.start + o] · x[rows.start + r]`. The weight rows lie in one part of the matrix.
     pub(super) fn product(
         &self,
         mode: &Mode,
-        w: &Matrix,
-        first: usize,
-        outs: usize,
+        w: Weight<'_>,
+        outs: Range<usize>,
         rows: Range<usize>,
         tile: &mut [f32],
     ) {
-        let bytes = w.row_range(first, outs);
-        match mode {
-            Mode::Definition => define(w, bytes, &self.float[rows.start * w.cols..rows.end * w.cols], tile),
-            Mode::Fast { isa, .. } => {
-                let view = WeightView::new(w.dtype, w.cols, bytes).expect("loaders admit such matrices only");
-                let input =
-                    if w.dtype.is_quantised() { Input::Quant(self.quant) } else { Input::Float(self.float) };
-                dot_tile(*isa, &view, 0..outs, &input, rows, tile);
+        let m = w.matrix;
+        let bytes = || m.row_range(outs.start, outs.len());
+        match (mode, w.packed) {
+            (Mode::Definition, _) => {
+                define(m, bytes(), &self.float[rows.start * m.cols..rows.end * m.cols], tile)
             }
+            (Mode::Fast { .. }, Some(packed)) => dot_tile(packed, outs, self.quant, rows, tile),
+            (Mode::Fast { isa, .. }, None) => {
+                let view =
+                    WeightView::new(m.dtype, m.cols, bytes()).expect("loaders admit such matrices only");
+                dot_tile_float(*isa, &view, 0..outs.len(), self.float, rows, tile);
+            }
+        }
+    }
+
+    /// Computes products of all rows with weight rows `first + outs` of each `(weight, first)`, a tile at a time, and
+    /// calls `each_row(row, its products with each weight)`. `rows` are rows of the operand.
+    pub(super) fn each_row<const N: usize>(
+        &self,
+        mode: &Mode,
+        weights: [(Weight<'_>, usize); N],
+        outs: &Range<usize>,
+        rows: Range<usize>,
+        mut each_row: impl FnMut(usize, [&mut [f32]; N]),
+    ) {
+        let n_outs = outs.len();
+        for first_row in rows.clone().step_by(ROWS) {
+            let rows = first_row..rows.end.min(first_row + ROWS);
+            let len = n_outs * rows.len();
+            with_buffer(N * len, |buffer| {
+                for ((w, first), tile) in weights.iter().zip(buffer.chunks_exact_mut(len)) {
+                    self.product(mode, *w, first + outs.start..first + outs.end, rows.clone(), tile);
+                }
+                for r in 0..rows.len() {
+                    let mut tiles = buffer.chunks_exact_mut(len);
+                    let products = std::array::from_fn(|_| {
+                        let tile = tiles.next().expect("the buffer holds a tile for each weight");
+                        &mut tile[r * n_outs..(r + 1) * n_outs]
+                    });
+                    each_row(rows.start + r, products);
+                }
+            });
         }
     }
 }
 
 /// The definition: weights to `f32`, products and sums in `f64`.
 fn define(w: &Matrix, bytes: &[u8], x: &[f32], tile: &mut [f32]) {
-    let n_rows = x.len() / w.cols;
+    let n_outs = bytes.len() / w.row_bytes();
     let mut weights = vec![0.0f32; w.cols];
     for (o, row) in bytes.chunks_exact(w.row_bytes()).enumerate() {
         w.dtype.decode_row(row, &mut weights).expect("loaders admit decodable matrices only");
-        for r in 0..n_rows {
-            let x = &x[r * w.cols..(r + 1) * w.cols];
+        for (x, tile) in x.chunks_exact(w.cols).zip(tile.chunks_exact_mut(n_outs)) {
             let sum: f64 = weights.iter().zip(x).map(|(w, x)| *w as f64 * *x as f64).sum();
-            tile[o * n_rows + r] = sum as f32;
+            tile[o] = sum as f32;
         }
     }
 }
 
-/// Outputs per tile for so many rows.
-fn outs_per_tile(n_rows: usize) -> usize {
-    (TILE / n_rows.max(1)).clamp(1, MAX_OUTS)
-}
-
-/// Floats of the largest buffer that a task of these ops asks for in steps of up to `bucket` rows: two tiles.
+/// Floats of the largest buffer that a task of these ops, or of experts, asks for: two tiles.
 pub(super) fn buffer_len(bucket: usize) -> usize {
-    2 * TILE.max(bucket)
+    2 * OUTS * ROWS.min(bucket)
 }
 
-/// Deals `n_outs` outputs of `n_rows` rows to tasks.
-fn each_tile(cx: &Cx<'_>, n_outs: usize, n_rows: usize, tile: impl Fn(Range<usize>) + Sync) {
-    let step = outs_per_tile(n_rows);
-    cx.each(n_outs.div_ceil(step), |t| tile(t * step..n_outs.min((t + 1) * step)));
-}
-
-/// Writes `f(output, row, tile value)` to columns `outs` of every row of `act`.
-fn scatter(cx: &Cx<'_>, tile: &[f32], act: Act, outs: Range<usize>, f: impl Fn(usize, usize, f32, &mut f32)) {
-    let n_rows = tile.len() / outs.len();
-    for r in 0..n_rows {
-        // SAFETY: a tile's outputs are columns that no other task has.
-        let row = unsafe { cx.acts.part_mut(act, r, outs.clone()) };
-        for (o, y) in row.iter_mut().enumerate() {
-            f(o, r, tile[o * n_rows + r], y);
-        }
-    }
+/// Deals `n_outs` outputs to tasks.
+fn each_task(cx: &Cx<'_>, n_outs: usize, task: impl Fn(Range<usize>) + Sync) {
+    cx.each(n_outs.div_ceil(OUTS), |t| task(t * OUTS..n_outs.min((t + 1) * OUTS)));
 }
 
 pub(super) fn linear(cx: &Cx<'_>, quant: &mut QuantRows, x: Act, outs: &[LinearOut]) {
     // SAFETY: no task writes the input of a linear op.
     let input = unsafe { cx.acts.all(x) };
-    let matrices = outs.iter().map(|o| cx.weights.matrix(o.weight));
-    let operand = Operand::new(cx.mode, quant, input, cx.acts.width(x), matrices);
-    if operand.n_rows == 0 {
-        return;
-    }
+    let weights = outs.iter().map(|o| cx.weight(o.weight));
+    let operand = Operand::new(cx.mode, quant, input, cx.acts.width(x), weights);
     // One run of tasks over all outputs, each matrix starting a task: small ones fill the gaps of large ones.
-    let step = outs_per_tile(operand.n_rows);
-    let tiles = |o: &LinearOut| cx.weights.matrix(o.weight).rows.div_ceil(step);
-    cx.each(outs.iter().map(tiles).sum(), |mut task| {
+    let tasks = |o: &LinearOut| cx.weights.matrix(o.weight).rows.div_ceil(OUTS);
+    cx.each(outs.iter().map(tasks).sum(), |mut task| {
         for out in outs {
-            if task >= tiles(out) {
-                task -= tiles(out);
+            if task >= tasks(out) {
+                task -= tasks(out);
                 continue;
             }
-            let w = cx.weights.matrix(out.weight);
-            let mine = task * step..w.rows.min((task + 1) * step);
-            return with_buffer(mine.len() * operand.n_rows, |tile| {
-                operand.product(cx.mode, w, mine.start, mine.len(), 0..operand.n_rows, tile);
-                let bias = out.bias.map(|b| &cx.weights.vector(b)[mine.clone()]);
-                scatter(cx, tile, out.out, mine, |o, _, sum, y| *y = sum + bias.map_or(0.0, |b| b[o]));
+            let w = cx.weight(out.weight);
+            let mine = task * OUTS..w.matrix.rows.min((task + 1) * OUTS);
+            let bias = out.bias.map(|b| &cx.weights.vector(b)[mine.clone()]);
+            operand.each_row(cx.mode, [(w, 0)], &mine, 0..operand.n_rows, |r, [sums]| {
+                // SAFETY: a task's outputs are columns that no other task has.
+                let y = unsafe { cx.acts.part_mut(out.out, r, mine.clone()) };
+                match bias {
+                    Some(bias) => y.iter_mut().zip(sums).zip(bias).for_each(|((y, s), b)| *y = *s + b),
+                    None => y.copy_from_slice(sums),
+                }
             });
+            return;
         }
     });
 }
@@ -147,16 +182,21 @@ pub(super) fn linear_add(
 ) {
     // SAFETY: no task writes the input or the gate of a linear op.
     let (input, gate) = unsafe { (cx.acts.all(x), gate.map(|g| cx.acts.all(g))) };
-    let w = cx.weights.matrix(weight);
+    let w = cx.weight(weight);
     let operand = Operand::new(cx.mode, quant, input, cx.acts.width(x), std::iter::once(w));
-    each_tile(cx, w.rows, operand.n_rows, |outs| {
-        with_buffer(outs.len() * operand.n_rows, |tile| {
-            operand.product(cx.mode, w, outs.start, outs.len(), 0..operand.n_rows, tile);
-            let bias = bias.map(|b| &cx.weights.vector(b)[outs.clone()]);
-            scatter(cx, tile, stream, outs, |o, r, sum, y| {
-                let sum = sum + bias.map_or(0.0, |b| b[o]);
-                *y += gate.map_or(sum, |g| sigmoid(g[r]) * sum);
-            });
+    each_task(cx, w.matrix.rows, |outs| {
+        let bias = bias.map(|b| &cx.weights.vector(b)[outs.clone()]);
+        operand.each_row(cx.mode, [(w, 0)], &outs, 0..operand.n_rows, |r, [sums]| {
+            if let Some(bias) = bias {
+                sums.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
+            }
+            if let Some(gate) = gate {
+                let gate = sigmoid(gate[r]);
+                sums.iter_mut().for_each(|s| *s *= gate);
+            }
+            // SAFETY: a task's outputs are columns that no other task has.
+            let y = unsafe { cx.acts.part_mut(stream, r, outs.clone()) };
+            y.iter_mut().zip(sums).for_each(|(y, s)| *y += *s);
         });
     });
 }
@@ -172,16 +212,13 @@ pub(super) fn linear_glu(
 ) {
     // SAFETY: no task writes the input of a linear op.
     let input = unsafe { cx.acts.all(x) };
-    let (gate, up) = (cx.weights.matrix(gate), cx.weights.matrix(up));
+    let (gate, up) = (cx.weight(gate), cx.weight(up));
     let operand = Operand::new(cx.mode, quant, input, cx.acts.width(x), [gate, up].into_iter());
-    each_tile(cx, gate.rows, operand.n_rows, |outs| {
-        let len = outs.len() * operand.n_rows;
-        with_buffer(2 * len, |tiles| {
-            let (g, u) = tiles.split_at_mut(len);
-            operand.product(cx.mode, gate, outs.start, outs.len(), 0..operand.n_rows, g);
-            operand.product(cx.mode, up, outs.start, outs.len(), 0..operand.n_rows, u);
+    each_task(cx, gate.matrix.rows, |outs| {
+        operand.each_row(cx.mode, [(gate, 0), (up, 0)], &outs, 0..operand.n_rows, |r, [g, u]| {
             apply_glu(cx.isa(), glu, g, u);
-            scatter(cx, g, out, outs, |_, _, h, y| *y = h);
+            // SAFETY: a task's outputs are columns that no other task has.
+            unsafe { cx.acts.part_mut(out, r, outs.clone()) }.copy_from_slice(g);
         });
     });
 }

@@ -2,24 +2,24 @@
 //! rejecting rows is forgetting them, and rows that came one at a time or in a tree meet the same numbers in the
 //! same order.
 
-use overdraft_plan::{CONV_ROWS, GRID, KeptRows, NO_PARENT, Recurrent, SeqView, WINDOW_ROWS, grid_of};
+use overdraft_plan::{
+    CONV_ROWS, GRID, KeptRows, NO_PARENT, Recurrent, RecurrentState, SeqView, WINDOW_ROWS, grid_of,
+};
 
 use super::thread_buffer::with_buffer;
-use super::{Cx, Mode};
-use crate::linear::Isa;
+use super::{Cx, Mode, recurrent_groups};
 use crate::memory::{Acts, RecurrentMemory};
 use crate::shared::Shared;
-use crate::simd;
 
 /// The rows a row can need: its grid lies at most 31 behind it, however deep a draft it is.
-const REACH: usize = 2 * GRID;
+pub(super) const REACH: usize = 2 * GRID;
 
 /// One earlier row as a value head sees it.
 #[derive(Clone, Copy, Default)]
-struct Past<'a> {
-    k: &'a [f32],
-    delta: &'a [f32],
-    g: f32,
+pub(super) struct Past<'a> {
+    pub(super) k: &'a [f32],
+    pub(super) delta: &'a [f32],
+    pub(super) g: f32,
 }
 
 pub(super) fn run(cx: &Cx<'_>, op: &Recurrent, layer: &mut RecurrentMemory) {
@@ -33,9 +33,12 @@ pub(super) fn run(cx: &Cx<'_>, op: &Recurrent, layer: &mut RecurrentMemory) {
         let at = seq.slot * shape.state_len() + head.index * len;
         // SAFETY: a slot belongs to one sequence of the step (validated), and each of its heads to one task.
         let state = unsafe { s.write(at..at + len) };
-        with_buffer(len, |ahead| match cx.mode {
-            Mode::Definition => define(&head, state, ahead),
-            Mode::Fast { isa, .. } => fast(&head, state, ahead, *isa),
+        with_buffer(buffer_len(&shape), |buffer| {
+            let (ahead, scaled_keys) = buffer.split_at_mut(len);
+            match cx.mode {
+                Mode::Definition => define(&head, state, ahead),
+                Mode::Fast { isa, .. } => recurrent_groups::run(&head, *isa, state, ahead, scaled_keys),
+            }
         });
     });
     for i in 0..cx.step.n_seqs() {
@@ -43,31 +46,36 @@ pub(super) fn run(cx: &Cx<'_>, op: &Recurrent, layer: &mut RecurrentMemory) {
     }
 }
 
+/// Floats of a task's buffer: a state one grid ahead, and the scaled keys of a fold.
+pub(crate) fn buffer_len(shape: &RecurrentState) -> usize {
+    shape.key_dim * shape.value_dim + GRID * shape.key_dim
+}
+
 /// A value head of one sequence: where its numbers are.
-struct Head<'a> {
-    cx: &'a Cx<'a>,
+pub(super) struct Head<'a> {
+    pub(super) cx: &'a Cx<'a>,
     op: &'a Recurrent,
-    seq: SeqView<'a>,
+    pub(super) seq: SeqView<'a>,
     window: &'a [f32],
-    shape: overdraft_plan::RecurrentState,
+    pub(super) shape: RecurrentState,
     index: usize,
     key_head: usize,
 }
 
 /// The inputs of one row.
-struct RowIn<'a> {
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
-    g: f32,
-    beta: f32,
+pub(super) struct RowIn<'a> {
+    pub(super) q: &'a [f32],
+    pub(super) k: &'a [f32],
+    pub(super) v: &'a [f32],
+    pub(super) g: f32,
+    pub(super) beta: f32,
 }
 
 impl<'a> Head<'a> {
     fn new(
         cx: &'a Cx<'a>,
         op: &'a Recurrent,
-        shape: &overdraft_plan::RecurrentState,
+        shape: &RecurrentState,
         window: &'a [f32],
         seq: SeqView<'a>,
         index: usize,
@@ -76,7 +84,7 @@ impl<'a> Head<'a> {
         Self { cx, op, seq, window, shape: *shape, index, key_head }
     }
 
-    fn input(&self, row: usize) -> RowIn<'a> {
+    pub(super) fn input(&self, row: usize) -> RowIn<'a> {
         let (dk, dv, sh) = (self.shape.key_dim, self.shape.value_dim, &self.shape);
         // SAFETY: prepared rows and gates are only read in this op.
         let (x, gates) =
@@ -91,13 +99,20 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// `g` of a row of this step.
+    pub(super) fn decay(&self, row: usize) -> f32 {
+        // SAFETY: gates are only read in this op.
+        unsafe { self.cx.acts.row(self.op.gates, row)[self.index] }
+    }
+
     /// A row of this step that has been computed.
-    fn step_row(&self, row: usize) -> Past<'a> {
+    pub(super) fn step_row(&self, row: usize) -> Past<'a> {
         let input = self.input(row);
         let dv = self.shape.value_dim;
+        let columns = self.index * dv..(self.index + 1) * dv;
         // SAFETY: this head's deltas are written by this task alone, and this row's before now.
-        let delta = unsafe { self.cx.acts.row(self.op.delta, row) };
-        Past { k: input.k, delta: &delta[self.index * dv..][..dv], g: input.g }
+        let delta = unsafe { self.cx.acts.part(self.op.delta, row, columns) };
+        Past { k: input.k, delta, g: input.g }
     }
 
     /// A committed row, from the window.
@@ -116,7 +131,7 @@ impl<'a> Head<'a> {
     }
 
     /// A committed or sure row.
-    fn sure_row(&self, pos: u32) -> Past<'a> {
+    pub(super) fn sure_row(&self, pos: u32) -> Past<'a> {
         match pos.checked_sub(self.seq.committed) {
             Some(i) => self.step_row(self.seq.rows[i as usize] as usize),
             None => self.kept_row(pos),
@@ -142,7 +157,7 @@ impl<'a> Head<'a> {
 
     /// # Safety
     /// The row's outputs of this head are this task's.
-    unsafe fn outputs(&self, row: usize) -> (&'a mut [f32], &'a mut [f32]) {
+    pub(super) unsafe fn outputs(&self, row: usize) -> (&'a mut [f32], &'a mut [f32]) {
         let dv = self.shape.value_dim;
         let columns = self.index * dv..(self.index + 1) * dv;
         // SAFETY: the caller's promise.
@@ -155,31 +170,37 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Calls `compute(row, grid, S at that grid)` for each row in order, folding `S` (stored for the grid of the last
-/// sure row, in `ahead` for deeper rows) by `fold(S, the grid it stands at)`.
-fn walk(
+/// Calls `compute(rows, grid, S at that grid)` for groups of up to [`GRID`] rows that start from the same state, in
+/// order, folding `S` (stored for the grid of the last sure row, in `ahead` for deeper rows) by `fold(S, the grid it
+/// stands at)`.
+pub(super) fn walk(
     head: &Head<'_>,
     state: &mut [f32],
     ahead: &mut [f32],
     mut fold: impl FnMut(&mut [f32], u32),
-    mut compute: impl FnMut(usize, u32, &[f32]),
+    mut compute: impl FnMut(&[u32], u32, &[f32]),
 ) {
+    let grid_at = |row: &u32| grid_of(head.cx.step.rows()[*row as usize].pos);
     let mut stored = head.seq.stored_grid;
     // The grid that `ahead` stands at, once it is needed.
     let mut ahead_at = None;
-    for (local, row) in head.seq.rows.iter().enumerate() {
-        let row = *row as usize;
-        let grid = grid_of(head.cx.step.rows()[row].pos);
-        if local < head.seq.n_sure as usize {
+    let mut rest = head.seq.rows;
+    while let Some(first) = rest.first() {
+        let grid = grid_at(first);
+        let sure = head.seq.rows.len() - rest.len() < head.seq.n_sure as usize;
+        let n = rest.iter().take(GRID).take_while(|row| grid_at(row) == grid).count();
+        let group;
+        (group, rest) = rest.split_at(n);
+        if sure {
             while stored < grid {
                 fold(state, stored);
                 stored += GRID as u32;
             }
         }
         if grid == stored {
-            compute(row, grid, state);
+            compute(group, grid, state);
         } else {
-            // A deep draft: one grid further, which only committed rows decide.
+            // Deep drafts: one grid further, which only committed rows decide.
             let at = ahead_at.get_or_insert_with(|| {
                 ahead.copy_from_slice(state);
                 stored
@@ -188,21 +209,13 @@ fn walk(
                 fold(ahead, *at);
                 *at += GRID as u32;
             }
-            compute(row, grid, ahead);
+            compute(group, grid, ahead);
         }
     }
 }
 
 /// The recurrence itself, step by step from the grid: `S ← e^g S; delta = beta (v - Sᵀk); S ← S + k deltaᵀ; o = Sᵀq`.
 fn define(head: &Head<'_>, state: &mut [f32], ahead: &mut [f32]) {
-    let (dk, dv) = (head.shape.key_dim, head.shape.value_dim);
-    let advance = |s: &mut [f64], past: &Past<'_>| {
-        for (a, row) in s.chunks_exact_mut(dv).enumerate() {
-            for (x, delta) in row.iter_mut().zip(past.delta) {
-                *x = (past.g as f64).exp() * *x + past.k[a] as f64 * *delta as f64;
-            }
-        }
-    };
     let wide = |s: &[f32]| s.iter().map(|x| *x as f64).collect::<Vec<f64>>();
     walk(
         head,
@@ -213,90 +226,42 @@ fn define(head: &Head<'_>, state: &mut [f32], ahead: &mut [f32]) {
             (grid..grid + GRID as u32).for_each(|p| advance(&mut sum, &head.sure_row(p)));
             s.iter_mut().zip(sum).for_each(|(s, x)| *s = x as f32);
         },
-        |row, grid, s| {
-            let input = head.input(row);
-            let mut s = wide(s);
-            let mut reach = [Past::default(); REACH];
-            for past in head.past(grid, row, &mut reach) {
-                advance(&mut s, past);
-            }
-            let read = |s: &[f64], x: &[f32], scale: f64, c: usize| -> f64 {
-                (0..dk).map(|a| scale * s[a * dv + c] * x[a] as f64).sum()
-            };
-            // SAFETY: the row's columns of this head are written by this task only.
-            let (delta, out) = unsafe { head.outputs(row) };
-            for (c, delta) in delta.iter_mut().enumerate() {
-                let seen = read(&s, input.k, (input.g as f64).exp(), c);
-                *delta = (input.beta as f64 * (input.v[c] as f64 - seen)) as f32;
-            }
-            advance(&mut s, &Past { k: input.k, delta, g: input.g });
-            for (c, out) in out.iter_mut().enumerate() {
-                *out = read(&s, input.q, 1.0, c) as f32;
+        |rows, grid, s| {
+            for row in rows {
+                define_row(head, *row as usize, grid, wide(s));
             }
         },
     );
 }
 
-/// The same numbers without ever moving `S` between grids: one read of it per row, and dot products with the window.
-fn fast(head: &Head<'_>, state: &mut [f32], ahead: &mut [f32], isa: Isa) {
-    let dv = head.shape.value_dim;
-    walk(
-        head,
-        state,
-        ahead,
-        |s, grid| {
-            let mut reach = [Past::default(); GRID];
-            for (past, p) in reach.iter_mut().zip(grid..) {
-                *past = head.sure_row(p);
-            }
-            // Decay from each row to the end of the block, summed from the end.
-            let mut weights = [0.0f32; GRID];
-            let mut decay = 0.0f32;
-            for (weight, past) in weights.iter_mut().zip(&reach).rev() {
-                *weight = decay.exp();
-                decay += past.g;
-            }
-            let whole = decay.exp();
-            let deltas = reach.map(|past| past.delta);
-            for (a, row) in s.chunks_exact_mut(dv).enumerate() {
-                let weights: [f32; GRID] = std::array::from_fn(|j| weights[j] * reach[j].k[a]);
-                simd::scale(isa, whole, row);
-                simd::add_weighted(isa, &weights, &deltas, row);
-            }
-        },
-        |row, grid, s| {
-            let input = head.input(row);
-            let mut reach = [Past::default(); REACH];
-            let past = head.past(grid, row, &mut reach);
-            // Decay from just after each past row to this one. Summed backwards from the row itself: prefix sums
-            // reach -1500 and their differences would lose the digits that matter.
-            let mut weights = [0.0f32; REACH];
-            let mut decay = input.g;
-            for (weight, past) in weights[..past.len()].iter_mut().zip(past).rev() {
-                *weight = decay.exp();
-                decay += past.g;
-            }
-            let whole = decay.exp();
-            // SAFETY: the row's columns of this head are written by this task only.
-            let (delta, out) = unsafe { head.outputs(row) };
-            simd::two_transposed_products(isa, s, input.k, input.q, delta, out);
-            for ((d, o), v) in delta.iter_mut().zip(out.iter_mut()).zip(input.v) {
-                *d = v - whole * *d;
-                *o *= whole;
-            }
-            let (mut from_k, mut from_q) = ([0.0f32; REACH], [0.0f32; REACH]);
-            let mut deltas: [&[f32]; REACH] = [&[]; REACH];
-            for (j, past) in past.iter().enumerate() {
-                from_k[j] = -(weights[j] * simd::dot(isa, past.k, input.k));
-                from_q[j] = weights[j] * simd::dot(isa, past.k, input.q);
-                deltas[j] = past.delta;
-            }
-            simd::add_weighted(isa, &from_k[..past.len()], &deltas, delta);
-            simd::add_weighted(isa, &from_q[..past.len()], &deltas, out);
-            simd::scale(isa, input.beta, delta);
-            simd::axpy(isa, simd::dot(isa, input.k, input.q), delta, out);
-        },
-    );
+fn advance(s: &mut [f64], past: &Past<'_>) {
+    for (row, k) in s.chunks_exact_mut(past.delta.len()).zip(past.k) {
+        for (x, delta) in row.iter_mut().zip(past.delta) {
+            *x = (past.g as f64).exp() * *x + *k as f64 * *delta as f64;
+        }
+    }
+}
+
+fn define_row(head: &Head<'_>, row: usize, grid: u32, mut s: Vec<f64>) {
+    let (dk, dv) = (head.shape.key_dim, head.shape.value_dim);
+    let input = head.input(row);
+    let mut reach = [Past::default(); REACH];
+    for past in head.past(grid, row, &mut reach) {
+        advance(&mut s, past);
+    }
+    let read = |s: &[f64], x: &[f32], scale: f64, c: usize| -> f64 {
+        (0..dk).map(|a| scale * s[a * dv + c] * x[a] as f64).sum()
+    };
+    // SAFETY: the row's columns of this head are written by this task only.
+    let (delta, out) = unsafe { head.outputs(row) };
+    for (c, delta) in delta.iter_mut().enumerate() {
+        let seen = read(&s, input.k, (input.g as f64).exp(), c);
+        *delta = (input.beta as f64 * (input.v[c] as f64 - seen)) as f32;
+    }
+    advance(&mut s, &Past { k: input.k, delta, g: input.g });
+    for (c, out) in out.iter_mut().enumerate() {
+        *out = read(&s, input.q, 1.0, c) as f32;
+    }
 }
 
 /// Sure rows enter the kept window; what they push out is behind every grid a later row can need.

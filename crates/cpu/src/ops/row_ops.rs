@@ -4,42 +4,25 @@
 use overdraft_plan::{Act, MatrixId, RmsNorm, TAP_ROWS, VectorId};
 
 use super::Cx;
-use crate::math::{silu, sum_of_squares};
 use crate::memory::StateMemory;
+use crate::simd;
 
 pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) {
-    let table = cx.weights.matrix(table);
-    cx.each(cx.acts.rows(out), |r| {
+    let table = cx.weight(table);
+    cx.each_row(cx.acts.rows(out), 8 * cx.acts.width(out), |r| {
         let token = cx.step.rows()[r].token as usize;
         // SAFETY: row `r` of `out` belongs to this task.
         let out = unsafe { cx.acts.row_mut(out, r) };
-        let bytes = table.row_range(token, 1);
-        table.dtype.decode_row(bytes, out).expect("loaders admit decodable tables only");
+        table.decode_row(token, out);
     });
-}
-
-/// `out = x / sqrt(mean(x²) + eps) · weight`
-pub(crate) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt();
-    for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
-        *o = x * scale * w;
-    }
-}
-
-/// [`rms_norm`] in place.
-pub(crate) fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
-    let scale = 1.0 / (sum_of_squares(x) / x.len() as f32 + eps).sqrt();
-    for (x, w) in x.iter_mut().zip(weight) {
-        *x = *x * scale * w;
-    }
 }
 
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) {
     let weight = cx.weights.vector(norm.weight);
-    cx.each(cx.acts.rows(x), |r| {
+    cx.each_row(cx.acts.rows(x), weight.len(), |r| {
         // SAFETY: nobody writes `x` during this op; row `r` of `out` and `tap` belongs to this task.
         let (x, out) = unsafe { (cx.acts.row(x, r), cx.acts.row_mut(out, r)) };
-        rms_norm(x, weight, norm.eps, out);
+        simd::rms_norm(cx.isa(), weight, norm.eps, x, out);
         if let Some(tap) = tap {
             // SAFETY: as above.
             unsafe { cx.acts.row_mut(tap, r) }.copy_from_slice(x);
@@ -55,7 +38,7 @@ pub(super) fn select(cx: &Cx<'_>, x: Act, out: Act) {
 }
 
 pub(super) fn load_taps(cx: &Cx<'_>, state: &StateMemory, out: Act) {
-    cx.each(cx.acts.rows(out), |r| {
+    cx.each_row(cx.acts.rows(out), cx.acts.width(out), |r| {
         let row = cx.step.rows()[r];
         let slot = cx.step.seq(row.seq as usize).slot;
         let at = (slot * TAP_ROWS + row.pos as usize % TAP_ROWS) * state.tap_width;
@@ -65,7 +48,7 @@ pub(super) fn load_taps(cx: &Cx<'_>, state: &StateMemory, out: Act) {
 }
 
 pub(super) fn concat(cx: &Cx<'_>, xs: &[Act], out: Act) {
-    cx.each(cx.acts.rows(out), |r| {
+    cx.each_row(cx.acts.rows(out), cx.acts.width(out), |r| {
         // SAFETY: row `r` of `out` belongs to this task; the parts are only read.
         let mut rest = unsafe { cx.acts.row_mut(out, r) };
         for x in xs {
@@ -80,7 +63,8 @@ pub(super) fn concat(cx: &Cx<'_>, xs: &[Act], out: Act) {
 /// The angle is taken in `f32`, as the reference implementations do; its sine and cosine in `f64`.
 pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) {
     let inv_freq = cx.weights.vector(inv_freq);
-    cx.each(cx.acts.rows(out), |r| {
+    // A sine and a cosine of f64 for each.
+    cx.each_row(cx.acts.rows(out), 60 * cx.acts.width(out), |r| {
         let pos = cx.step.rows()[r].pos as f32;
         // SAFETY: row `r` of `out` belongs to this task.
         let (cos, sin) = unsafe { cx.acts.row_mut(out, r) }.split_at_mut(inv_freq.len());
@@ -94,15 +78,13 @@ pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) 
 
 pub(super) fn gated_norm(cx: &Cx<'_>, x: Act, gate: Act, norm: RmsNorm, head_dim: usize, out: Act) {
     let weight = cx.weights.vector(norm.weight);
-    cx.each(cx.acts.rows(x), |r| {
+    cx.each_row(cx.acts.rows(x), 3 * cx.acts.width(x), |r| {
         // SAFETY: `x` and `gate` are only read; row `r` of `out` belongs to this task.
         let (x, gate, out) = unsafe { (cx.acts.row(x, r), cx.acts.row(gate, r), cx.acts.row_mut(out, r)) };
         for h in (0..x.len()).step_by(head_dim) {
             let head = h..h + head_dim;
-            rms_norm(&x[head.clone()], weight, norm.eps, &mut out[head.clone()]);
-            for (o, g) in out[head.clone()].iter_mut().zip(&gate[head]) {
-                *o *= silu(*g);
-            }
+            simd::rms_norm(cx.isa(), weight, norm.eps, &x[head.clone()], &mut out[head]);
         }
+        simd::times_silu(cx.isa(), gate, out);
     });
 }

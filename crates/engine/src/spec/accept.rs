@@ -88,7 +88,7 @@ mod tests {
         fn next(&mut self, sampling: &Sampling) -> u32 {
             logits_after(&self.tokens, &mut self.logits);
             let position = self.tokens.len() as u32;
-            let token = self.sampler.choose(&mut self.logits, sampling, &self.history, position).unwrap();
+            let token = self.sampler.choose(&self.logits, sampling, &self.history, position).unwrap();
             self.history.answer(token);
             self.tokens.push(token);
             token
@@ -177,6 +177,31 @@ mod tests {
             text.next(sampling);
         }
         assert_ne!(text.tokens, truth[..text.tokens.len()]);
+    }
+
+    #[test]
+    fn a_sampler_that_leans_towards_the_draft_is_caught() {
+        let sampling = &samplings()[1];
+        let truth = plain(sampling, 4000);
+        // Nothing but the draw differs, and with no lean at all the text is plain decoding's.
+        for lean in [0.0, 0.2, 1.0] {
+            let (mut text, mut random, mut tree) = (Text::new(), Random(77), TokenTree::new(VOCAB as u32));
+            let mut verdict = Verdict::default();
+            text.next(sampling);
+            for _ in 0..600 {
+                let done = text.tokens.len();
+                tree.clear(text.tokens[done - 1]);
+                draft(&mut tree, &mut random, &truth[done..], false);
+                let draw = |node, _| {
+                    let children = tree.nodes().iter().filter(|n| n.parent == node && n.depth > 0);
+                    let bias = children.map(|n| (n.token, lean)).collect();
+                    Ok::<_, ()>((text.next(&Sampling { bias, ..sampling.clone() }), false))
+                };
+                walk(&tree, &mut verdict, draw).unwrap();
+            }
+            let same = text.tokens == truth[..text.tokens.len()];
+            assert_eq!(same, lean == 0.0, "a lean of {lean}");
+        }
     }
 
     #[test]

@@ -85,7 +85,9 @@ impl Worth<'_> {
             return Forecast { drafts, tokens: 1.0 + caught };
         };
         let mut best_value = plain;
-        for (i, node) in tree.nodes().iter().enumerate().skip(1).take(self.limit.min(MAX_DRAFTS)) {
+        let known = self.cost.known_rows().saturating_sub(self.beside.rows + 1).max(1);
+        let limit = self.limit.min(MAX_DRAFTS).min(known);
+        for (i, node) in tree.nodes().iter().enumerate().skip(1).take(limit) {
             tokens += weight(node.log_weight);
             if let Some(value) = self.value(i, tokens)
                 && value > best_value

@@ -50,11 +50,20 @@ impl Eq for Entry {}
 const UNRANKED: u8 = u8::MAX;
 
 /// Grows trees; keeps its heap.
-#[derive(Default)]
 pub struct Grower {
     heap: BinaryHeap<Entry>,
     /// `Entry::ranks` of each node of the tree.
     ranks: Vec<u128>,
+}
+
+impl Default for Grower {
+    /// With room for the largest tree: a node that is taken leaves at most two in its place.
+    fn default() -> Self {
+        Self {
+            heap: BinaryHeap::with_capacity(2 * MAX_DRAFTS + 2),
+            ranks: Vec::with_capacity(MAX_DRAFTS + 1),
+        }
+    }
 }
 
 impl Grower {

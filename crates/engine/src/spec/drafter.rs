@@ -1,9 +1,9 @@
 //! Anything that proposes: a tree of tokens with log-probabilities, and it learns what was accepted of it.
 //!
-//! A drafter holds no device. One that needs a model pass is handed the pass's most likely tokens; where each pass
-//! needs the tokens of the one before (MTP, EAGLE-3), it says whose children it wants next and is asked again.
-
-use std::ops::Range;
+//! A drafter holds no device. One that needs a model pass is handed the pass's most likely tokens. Where each pass needs
+//! the tokens of the one before (MTP, EAGLE-3, DSpark's heads), the passes and the choices between them are one recorded
+//! segment, and the drafter is handed the tree that came of it: to ask the host after every pass whose children it
+//! should look at would cost a read-back each, for what a top-k on the device decides as well.
 
 use super::accept::Verdict;
 use super::budget::{Forecast, Growth};
@@ -19,9 +19,8 @@ pub enum Candidates<'a> {
     None,
     /// Of a block draft (DFlash): by depth from 1, whatever stands above.
     Depths(&'a [Ranked<'a>]),
-    /// Of a draft that reads its own tokens (MTP, EAGLE-3, DSpark's heads): by node of the tree.
-    Children(&'a [(u32, Ranked<'a>)]),
-    /// A tree built on the device: (parent, token, log-probability), parents first; the root is 0.
+    /// Of a draft that reads its own tokens, or any tree built on the device: (parent, token, log-probability), parents
+    /// first; the root is 0.
     Tree(&'a [(u32, u32, f32)]),
 }
 
@@ -47,17 +46,8 @@ pub struct ProposeInput<'a> {
     pub shape: Shape,
 }
 
-/// Where a proposal stands.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Proposal {
-    /// The tree is ready to be verified.
-    Done(Forecast),
-    /// Run a pass over these nodes and propose again with [`Candidates::Children`] of them.
-    Expand(Range<u32>),
-}
-
-/// One per sequence. The round's caller clears the tree to the last token of the text, asks until the proposal is
-/// done, verifies, then reports the verdict and every token that joined the text.
+/// One per sequence. The round's caller clears the tree to the last token of the text, asks, verifies, then reports the
+/// verdict and every token that joined the text.
 pub trait Drafter {
     /// Whether a model pass makes its proposals better.
     fn wants_forward(&self) -> bool;
@@ -66,10 +56,15 @@ pub trait Drafter {
     fn proposes_unaided(&self) -> bool;
 
     /// Fills the tree and cuts it where `growth` says.
-    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal;
+    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast;
 
     /// The settled tree and what was accepted of it; also after plain rounds.
     fn learn(&mut self, tree: &TokenTree, verdict: &Verdict);
+
+    /// How far its own words were to be trusted, for the next sequence to begin with.
+    fn learned(&self) -> Option<&Calibration> {
+        None
+    }
 
     /// A token joined the text for good: each of the prompt, then each emitted one, the next root included.
     fn committed(&mut self, token: u32);
@@ -88,8 +83,8 @@ impl Drafter for NoDraft {
         false
     }
 
-    fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
-        Proposal::Done(growth.settle(tree))
+    fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
+        growth.settle(tree)
     }
 
     fn learn(&mut self, _: &TokenTree, _: &Verdict) {}
@@ -143,7 +138,7 @@ impl Drafter for BlockDraft {
         self.ngram.is_some()
     }
 
-    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
+    fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
         let limit = growth.limit();
         if let Some(index) = &self.ngram {
             force_path(tree, &self.calibration, index.propose().take(limit));
@@ -154,20 +149,17 @@ impl Drafter for BlockDraft {
                 let max_children = input.shape.max_children();
                 self.grower.grow(depths, &self.calibration, max_children, limit, tree);
             }
-            Candidates::Children(rows) => {
-                for (parent, best) in rows {
-                    for candidate in *best {
-                        offer(tree, &self.calibration, input.shape, *parent, *candidate);
-                    }
-                }
-            }
             Candidates::Tree(nodes) => graft(tree, &self.calibration, input.shape, nodes),
         }
-        Proposal::Done(growth.settle(tree))
+        growth.settle(tree)
     }
 
     fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
         self.calibration.learn(tree, verdict);
+    }
+
+    fn learned(&self) -> Option<&Calibration> {
+        Some(&self.calibration)
     }
 
     fn committed(&mut self, token: u32) {
@@ -216,8 +208,8 @@ mod tests {
 
     fn propose(drafter: &mut impl Drafter, candidates: Candidates<'_>, shape: Shape, n: usize) -> TokenTree {
         let mut tree = TokenTree::new(100);
-        let done = drafter.propose(&ProposeInput { candidates, shape }, &Growth::Fixed(n), &mut tree);
-        assert!(matches!(done, Proposal::Done(f) if f.drafts == tree.n_drafts()));
+        let forecast = drafter.propose(&ProposeInput { candidates, shape }, &Growth::Fixed(n), &mut tree);
+        assert_eq!(forecast.drafts, tree.n_drafts());
         tree
     }
 
@@ -259,74 +251,26 @@ mod tests {
         ];
         let tree = propose(&mut BlockDraft::new(), Candidates::Tree(&nodes), Shape::Tree, 63);
         assert_eq!(tokens(&tree), [(1, 0), (6, 1), (7, 1)]);
-        let children: [(u32, Ranked<'_>); 2] = [(0, &[(1, -0.1), (2, -3.0)]), (9, &[(3, -0.1)])];
-        let tree = propose(&mut BlockDraft::new(), Candidates::Children(&children), Shape::Chain, 63);
-        assert_eq!(tokens(&tree), [(1, 0)]);
-    }
-
-    /// As MTP or EAGLE-3 would: each pass is over the nodes that the last one added.
-    struct Sequential {
-        depths: u32,
-        expanded: u32,
-        calibration: Calibration,
-    }
-
-    impl Drafter for Sequential {
-        fn wants_forward(&self) -> bool {
-            true
-        }
-
-        fn proposes_unaided(&self) -> bool {
-            false
-        }
-
-        fn propose(
-            &mut self,
-            input: &ProposeInput<'_>,
-            growth: &Growth<'_>,
-            tree: &mut TokenTree,
-        ) -> Proposal {
-            if let Candidates::Children(rows) = input.candidates {
-                for (parent, best) in rows {
-                    for candidate in *best {
-                        offer(tree, &self.calibration, input.shape, *parent, *candidate);
-                    }
-                }
-            }
-            let end = tree.len() as u32;
-            let deepest = tree.nodes()[end as usize - 1].depth;
-            if self.expanded == end || deepest == self.depths || tree.n_drafts() >= growth.limit() {
-                self.expanded = 0;
-                return Proposal::Done(growth.settle(tree));
-            }
-            Proposal::Expand(std::mem::replace(&mut self.expanded, end)..end)
-        }
-
-        fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
-            self.calibration.learn(tree, verdict);
-        }
-
-        fn committed(&mut self, _: u32) {}
+        let tree = propose(&mut BlockDraft::new(), Candidates::Tree(&nodes), Shape::Chain, 63);
+        assert_eq!(tokens(&tree), [(1, 0), (6, 1)]);
     }
 
     #[test]
-    fn a_drafter_of_several_passes_fits_the_trait() {
-        let mut drafter: Box<dyn Drafter> =
-            Box::new(Sequential { depths: 3, expanded: 0, calibration: Calibration::default() });
-        let mut tree = TokenTree::new(100);
-        let growth = Growth::Fixed(63);
-        let first = ProposeInput { candidates: Candidates::None, shape: Shape::Tree };
-        let mut proposal = drafter.propose(&first, &growth, &mut tree);
-        let mut passes = Vec::new();
-        while let Proposal::Expand(nodes) = proposal {
-            passes.push(nodes.clone());
-            let best: Ranked<'_> = &[(1, -0.3), (2, -1.5)];
-            let rows: Vec<(u32, Ranked<'_>)> = nodes.map(|n| (n, best)).collect();
-            let input = ProposeInput { candidates: Candidates::Children(&rows), shape: Shape::Tree };
-            proposal = drafter.propose(&input, &growth, &mut tree);
+    fn a_draft_of_several_passes_hands_over_a_tree_and_learns_like_any_other() {
+        // As MTP or EAGLE-3 would: each pass looked at what the one before had chosen.
+        let passes = [(0, 1, -0.1), (0, 2, -2.5), (1, 3, -0.2), (1, 4, -2.0), (3, 5, -0.3)];
+        let mut drafter = BlockDraft::new();
+        let mut verdict = Verdict::default();
+        for _ in 0..40 {
+            let tree = propose(&mut drafter, Candidates::Tree(&passes), Shape::Tree, 63);
+            assert_eq!(tokens(&tree), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 3)]);
+            // The second pass is always wrong.
+            walk(&tree, &mut verdict, |_, depth| Ok::<_, ()>((1 + 8 * depth, false))).unwrap();
+            assert_eq!(verdict.n_tokens(), 2);
+            drafter.learn(&tree, &verdict);
         }
-        assert_eq!(passes, [0..1, 1..3, 3..7]);
-        assert!(matches!(proposal, Proposal::Done(f) if f.drafts == 14));
+        let factor = |depth| drafter.calibration().factor(Source::Draft, depth);
+        assert!(factor(1) > 0.9 && factor(2) < 0.1, "{} {}", factor(1), factor(2));
     }
 
     /// Plain text that repeats itself with errors, so that lookup is right, wrong and silent in turn.

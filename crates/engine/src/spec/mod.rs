@@ -11,10 +11,13 @@ pub mod calibration;
 pub mod cost;
 pub mod ddtree;
 pub mod drafter;
+pub mod learned;
 pub mod ngram;
 pub mod policy;
 pub mod scripted;
 pub mod tree;
 
+#[cfg(test)]
+mod replay;
 #[cfg(test)]
 mod simulate;

@@ -2,8 +2,8 @@
 //! every accepted length at every alignment.
 
 use super::accept::Verdict;
-use super::budget::Growth;
-use super::drafter::{Drafter, Proposal, ProposeInput};
+use super::budget::{Forecast, Growth};
+use super::drafter::{Drafter, ProposeInput};
 use super::tree::{Source, TokenTree};
 
 /// One round's proposal.
@@ -89,7 +89,7 @@ impl Drafter for Scripted {
         true
     }
 
-    fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Proposal {
+    fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
         let round = match self.rounds.len() {
             0 => ScriptedRound::default(),
             n => self.rounds[self.next_round % n],
@@ -107,7 +107,7 @@ impl Drafter for Scripted {
             (2..=round.decoys).step_by(2).for_each(|nth| self.add_decoy(tree, parent, index, nth));
             parent = node;
         }
-        Proposal::Done(growth.settle(tree))
+        growth.settle(tree)
     }
 
     fn learn(&mut self, _: &TokenTree, verdict: &Verdict) {

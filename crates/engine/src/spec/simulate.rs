@@ -1,12 +1,10 @@
 //! For the tests of this folder: randomness, and a world of costs and acceptance to speculate in.
 
-use overdraft_plan::bucket_for;
-
 use super::accept::{Verdict, walk};
 use super::budget::Beside;
 use super::cost::CostModel;
 use super::ddtree::Ranked;
-use super::drafter::{BlockDraft, Candidates, Drafter, Proposal, ProposeInput};
+use super::drafter::{BlockDraft, Candidates, Drafter, ProposeInput};
 use super::policy::Policy;
 use super::tree::TokenTree;
 
@@ -41,6 +39,9 @@ pub(crate) struct World<'a> {
     pub(crate) quality: &'a dyn Fn(usize) -> Quality,
 }
 
+/// Candidates by depth, most likely first.
+pub(crate) type Lists = Vec<Vec<(u32, f32)>>;
+
 const DEPTHS: usize = 15;
 const RANKS: u32 = 12;
 
@@ -52,7 +53,7 @@ impl World<'_> {
     }
 
     /// Candidates of a block, token = rank + 1, and the target's tokens; 0 is none of the candidates.
-    fn block(&self, quality: Quality, random: &mut Random, lists: &mut Vec<Vec<(u32, f32)>>) -> Vec<u32> {
+    fn block(&self, quality: Quality, random: &mut Random, lists: &mut Lists) -> Vec<u32> {
         let (low, high) = quality.said;
         let ease = low + (high - low) * random.uniform();
         lists.clear();
@@ -83,37 +84,52 @@ impl World<'_> {
         n: usize,
         seed: u64,
     ) -> Vec<f64> {
-        let mut random = Random(seed << 32);
-        let truth = self.true_costs();
-        let (mut tree, mut verdict, mut lists) = (TokenTree::new(100), Verdict::default(), Vec::new());
-        let (mut spent, mut ends) = (0.0, Vec::new());
-        while ends.len() < n {
-            let text = self.block((self.quality)(ends.len()), &mut random, &mut lists);
-            let ranked: Vec<Ranked<'_>> = lists.iter().map(Vec::as_slice).collect();
-            let round = policy.decide(cost, Beside::default());
-            tree.clear(0);
-            let candidates = if round.forward { Candidates::Depths(&ranked) } else { Candidates::None };
-            let growth = round.growth(cost, Beside::default());
-            let input = ProposeInput { candidates, shape: round.shape };
-            let Proposal::Done(forecast) = drafter.propose(&input, &growth, &mut tree) else {
-                unreachable!()
-            };
-            walk(&tree, &mut verdict, |_, depth| Ok::<_, ()>((text[depth as usize], false))).unwrap();
-            drafter.learn(&tree, &verdict);
-            policy.learn(&round, &forecast, verdict.n_tokens(), cost, Beside::default());
-
-            let rows = bucket_for(tree.len()).unwrap();
-            let step = truth.step_seconds(rows).unwrap();
-            let outlier = if random.below(50) == 0 { 10.0 } else { 1.0 };
-            cost.learn_step(rows, step * outlier * (0.95 + 0.1 * random.uniform()));
-            spent += step;
-            if round.forward {
-                cost.learn_draft(self.draft * outlier * (0.95 + 0.1 * random.uniform()));
-                spent += self.draft;
-            }
-            ends.extend(std::iter::repeat_n(spent, verdict.n_tokens()));
-        }
-        ends.truncate(n);
-        ends
+        let blocks =
+            |at: usize, random: &mut Random, lists: &mut Lists| self.block((self.quality)(at), random, lists);
+        speculate(&self.true_costs(), blocks, policy, drafter, cost, n, seed)
     }
+}
+
+/// Rounds over what a draft says at each position of a text of `n` tokens; returns the seconds spent at the end of
+/// each. `block(position, ...)` fills in the candidates and returns the target's tokens, one more than there are
+/// depths.
+pub(crate) fn speculate(
+    truth: &CostModel,
+    mut block: impl FnMut(usize, &mut Random, &mut Lists) -> Vec<u32>,
+    policy: &mut Policy,
+    drafter: &mut BlockDraft,
+    cost: &mut CostModel,
+    n: usize,
+    seed: u64,
+) -> Vec<f64> {
+    let mut random = Random(seed << 32);
+    let (mut tree, mut verdict, mut lists) = (TokenTree::new(u32::MAX), Verdict::default(), Vec::new());
+    let (mut spent, mut ends) = (0.0, Vec::new());
+    while ends.len() < n {
+        let text = block(ends.len(), &mut random, &mut lists);
+        let ranked: Vec<Ranked<'_>> = lists.iter().map(Vec::as_slice).take(n - ends.len() - 1).collect();
+        let round = policy.decide(cost, Beside::default());
+        tree.clear(0);
+        let candidates = if round.forward { Candidates::Depths(&ranked) } else { Candidates::None };
+        let growth = round.growth(cost, Beside::default());
+        let input = ProposeInput { candidates, shape: round.shape };
+        let forecast = drafter.propose(&input, &growth, &mut tree);
+        walk(&tree, &mut verdict, |_, depth| Ok::<_, ()>((text[depth as usize], false))).unwrap();
+        drafter.learn(&tree, &verdict);
+        verdict.tokens(&tree).for_each(|t| drafter.committed(t));
+        policy.learn(&round, &forecast, verdict.n_tokens(), cost, Beside::default());
+
+        let step = truth.step_seconds(tree.len()).unwrap();
+        let outlier = if random.below(50) == 0 { 10.0 } else { 1.0 };
+        cost.learn_step(tree.len(), step * outlier * (0.95 + 0.1 * random.uniform()));
+        spent += step;
+        if round.forward {
+            let draft = truth.draft_seconds().unwrap();
+            cost.learn_draft(draft * outlier * (0.95 + 0.1 * random.uniform()));
+            spent += draft;
+        }
+        ends.extend(std::iter::repeat_n(spent, verdict.n_tokens()));
+    }
+    ends.truncate(n);
+    ends
 }

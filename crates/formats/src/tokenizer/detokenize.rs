@@ -35,7 +35,9 @@ pub struct Detokenizer {
 
 impl Detokenizer {
     pub fn new(skip_specials: bool) -> Self {
-        Self { skip_specials, pending: Vec::new(), piece: String::new() }
+        // Room for nearly every token of any vocabulary, so that a steady stream allocates nothing.
+        const ROOM: usize = 256;
+        Self { skip_specials, pending: Vec::with_capacity(ROOM), piece: String::with_capacity(ROOM) }
     }
 
     /// The text that `id` completes; empty while a character is open.

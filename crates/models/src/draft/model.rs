@@ -101,6 +101,20 @@ impl Draft {
         Ok((fc, context_norm, final_norm, rotary, layers))
     }
 
+    /// Bounds how far back its layers see, and with it what they keep: a draft's guesses hardly need a whole long
+    /// context, and the text is the target's anyway. Layers that see less already stay as they are. At least
+    /// [`Self::MIN_WINDOW`].
+    pub fn limit_window(&mut self, positions: u32) {
+        let limit = positions.max(Self::MIN_WINDOW);
+        for (settings, layer) in self.settings.layers.iter_mut().zip(&mut self.layers) {
+            settings.window = Some(settings.window.map_or(limit, |w| w.min(limit)));
+            layer.attention.set_window(settings.window);
+        }
+    }
+
+    /// A page of positions; to see less would take no less memory.
+    pub const MIN_WINDOW: u32 = 64;
+
     /// Target layers whose outputs the draft reads, ascending.
     pub fn taps(&self) -> Vec<usize> {
         self.settings.taps.iter().map(|t| t.0 as usize).collect()

@@ -119,6 +119,11 @@ impl AttentionPart {
         })
     }
 
+    /// How many positions a row sees, itself included.
+    pub(crate) fn set_window(&mut self, window: Option<u32>) {
+        self.shape.window = window;
+    }
+
     /// Rows that enter the context without attending: a draft's features.
     pub(crate) fn record_context(
         &self,

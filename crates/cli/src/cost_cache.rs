@@ -1,0 +1,157 @@
+//! What an engine learned of a pair on this machine, kept between runs: a small file in the user's cache folder. Without
+//! it the first answer of every run would find out anew what a step costs. Nothing here can fail a run, or change a text.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use overdraft_engine::Engine;
+use overdraft_engine::spec::learned::MAX_BYTES;
+use overdraft_models::Checkpoint;
+
+use crate::model::tensors;
+
+/// Files kept at most, of a few KiB each: the oldest go first.
+const MAX_FILES: usize = 64;
+/// Bytes of each tensor that tell one model from another of the same shape.
+const SAMPLE: usize = 64;
+
+/// The place of one pair on this machine.
+pub(crate) struct CostCache {
+    path: PathBuf,
+    owner: String,
+}
+
+impl CostCache {
+    /// `None` where there is no cache folder to be had.
+    pub(crate) fn of(target: &Checkpoint, draft: Option<&Checkpoint>, engine: &Engine) -> Option<Self> {
+        Some(Self::in_folder(&cache_folder()?, &owner(target, draft, &engine.describe())))
+    }
+
+    fn in_folder(folder: &Path, owner: &str) -> Self {
+        let path = folder.join(format!("{:016x}.txt", hash(hash(0, owner.as_bytes()), b"costs")));
+        Self { path, owner: owner.to_owned() }
+    }
+
+    /// Gives the engine what was kept. Returns whether there was something.
+    pub(crate) fn recall(&self, engine: &mut Engine) -> bool {
+        self.read().is_some_and(|text| engine.recall(&text, &self.owner))
+    }
+
+    fn read(&self) -> Option<String> {
+        let mut text = String::new();
+        fs::File::open(&self.path).ok()?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    /// Keeps what the engine knows by now.
+    pub(crate) fn keep(&self, engine: &Engine) {
+        if engine.plain_seconds().is_some() {
+            // A full disk or a folder that cannot be written costs the next run a slower start, and nothing else.
+            let _ = self.write(&engine.learned().to_text(&self.owner));
+        }
+    }
+
+    /// Whole or not at all: another process may be reading, or writing its own.
+    fn write(&self, text: &str) -> std::io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let unfinished = self.path.with_extension(format!("{}.tmp", std::process::id()));
+        let written = fs::File::create(&unfinished).and_then(|mut file| file.write_all(text.as_bytes()));
+        let done = written.and_then(|()| fs::rename(&unfinished, &self.path));
+        if done.is_err() {
+            let _ = fs::remove_file(&unfinished);
+        }
+        remove_oldest(folder);
+        done
+    }
+}
+
+/// Also what a process left that was killed while it wrote.
+fn remove_oldest(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let modified =
+        |e: &fs::DirEntry| e.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let mut files: Vec<(SystemTime, PathBuf)> = entries
+        .filter_map(|e| e.ok())
+        .map(|e| (modified(&e), e.path()))
+        .filter(|(_, p)| p.extension().is_some_and(|e| e == "txt" || e == "tmp"))
+        .collect();
+    files.sort_by(|a, b| b.cmp(a));
+    for (_, path) in files.iter().skip(MAX_FILES) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// The user's folder for what can be had again. A relative `XDG_CACHE_HOME` counts for nothing, as its rules say.
+fn cache_folder() -> Option<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let caches = from("XDG_CACHE_HOME")
+        .or_else(|| from("HOME").map(|home| home.join(".cache")))
+        .or_else(|| from("LOCALAPPDATA"))?;
+    Some(caches.join("overdraft").join("costs"))
+}
+
+/// Everything that another cost or another acceptance may come from.
+fn owner(target: &Checkpoint, draft: Option<&Checkpoint>, device: &str) -> String {
+    let draft = draft.map_or_else(|| "none".into(), |d| format!("{:016x}", fingerprint(d)));
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version}; {}; {device}; model {:016x}; draft {draft}", processor(), fingerprint(target))
+}
+
+/// The processor's name where the system tells it.
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// Of names, types, shapes and the first bytes of all tensors.
+fn fingerprint(checkpoint: &Checkpoint) -> u64 {
+    tensors(checkpoint).iter().fold(0, |h, info| {
+        let tensor = match checkpoint {
+            Checkpoint::Gguf(gguf) => gguf.tensor(&info.name),
+            Checkpoint::HuggingFace { tensors, .. } => tensors.tensor(&info.name),
+        };
+        let h = hash(h, format!("{} {:?} {:?};", info.name, info.n_bytes, info.shape).as_bytes());
+        let Ok(Some(tensor)) = tensor else { return h };
+        let h = hash(h, tensor.dtype.to_string().as_bytes());
+        hash(h, &tensor.bytes[..tensor.bytes.len().min(SAMPLE)])
+    })
+}
+
+/// FNV-1a, going on from `h`.
+fn hash(h: u64, bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(h ^ 0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_replaced_whole_and_the_oldest_go_first() {
+        let folder = std::env::temp_dir().join(format!("overdraft-costs-{}", std::process::id()));
+        let cache = |i: usize| CostCache::in_folder(&folder, &format!("owner {i}"));
+        for i in 0..MAX_FILES + 6 {
+            cache(i).write("first").unwrap();
+            cache(i).write(&format!("text {i}")).unwrap();
+            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000 + i as u64);
+            fs::File::options().append(true).open(cache(i).path).unwrap().set_modified(time).unwrap();
+        }
+        let names: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(names.len(), MAX_FILES);
+        assert!(names.iter().all(|n| n.extension().unwrap() == "txt"), "nothing unfinished is left");
+        assert_eq!(cache(0).read(), None);
+        assert_eq!(cache(MAX_FILES + 5).read(), Some(format!("text {}", MAX_FILES + 5)));
+        // What is far too long is not read to its end; what is no text is not read at all.
+        fs::write(&cache(1).path, vec![b'x'; 1 << 20]).unwrap();
+        assert_eq!(cache(1).read().map(|t| t.len()), Some(MAX_BYTES + 1));
+        fs::write(&cache(1).path, [0xff, 0xfe]).unwrap();
+        assert_eq!(cache(1).read(), None);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
