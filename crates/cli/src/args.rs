@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use crate::args_sampling::SamplingArgs;
 use crate::bench::BenchCommand;
+use crate::device::DeviceArg;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -173,8 +174,8 @@ pub(crate) struct ComputeArgs {
     /// Threads to compute with, 1 to 1024; the text is the same with any number [default: the cores of this machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), allow_negative_numbers = true)]
     pub(crate) threads: Option<u16>,
-    /// What computes; cpu-reference is slow and exact, for comparisons
-    #[arg(long, value_enum, default_value_t = DeviceArg::Auto)]
+    /// What computes: auto, cpu, cuda, cuda:N, or cpu-reference, which is slow and exact, for comparisons
+    #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: DeviceArg,
 }
 
@@ -216,18 +217,6 @@ pub(crate) struct MemoryArgs {
     /// How the context's keys and values are stored; f32 takes twice the memory
     #[arg(long, value_enum, default_value_t = KvArg::F16)]
     pub(crate) kv: KvArg,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DeviceArg {
-    /// The best there is
-    Auto,
-    /// All threads and the widest instructions this CPU has
-    Cpu,
-    /// The plain definitions, on one thread
-    CpuReference,
-    /// Not in this build yet
-    Cuda,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -2,16 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Sampling, Witness};
 use overdraft_models::RecommendedSampling;
-use overdraft_plan::{Backend, KvType};
+use overdraft_plan::KvType;
 use serde_json::{Value, json};
 
-use crate::args::{
-    ComputeArgs, DeviceArg, DraftArgs, DraftModeArg, KvArg, ModelArgs, PairArgs, SamplingArgs,
-};
+use crate::args::{ComputeArgs, DraftArgs, DraftModeArg, KvArg, ModelArgs, PairArgs, SamplingArgs};
+use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::model::Model;
 
@@ -19,28 +17,6 @@ use crate::model::Model;
 const LONGEST_DEFAULT: usize = 32_768;
 /// Raw text rarely ends by itself.
 const RAW_TOKENS: usize = 256;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Device {
-    Cpu,
-    CpuReference,
-}
-
-impl Device {
-    fn name(self) -> &'static str {
-        match self {
-            Device::Cpu => "cpu",
-            Device::CpuReference => "cpu-reference",
-        }
-    }
-
-    pub(crate) fn backend(self, threads: usize) -> Box<dyn Backend> {
-        match self {
-            Device::Cpu => Box::new(Cpu::new(threads)),
-            Device::CpuReference => Box::new(Cpu::reference()),
-        }
-    }
-}
 
 /// What runs the model.
 #[derive(Clone, Debug)]
@@ -92,17 +68,10 @@ impl Machine {
 
 /// The device and its threads.
 pub(crate) fn computing(args: &ComputeArgs) -> Result<(Device, usize)> {
-    let device = match args.device {
-        DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
-        DeviceArg::CpuReference => Device::CpuReference,
-        DeviceArg::Cuda => {
-            return Err(Failure::input("--device cuda: there is no CUDA in this build yet")
-                .hint("use --device cpu, or leave the flag out"));
-        }
-    };
+    let device = Device::resolve(args.device)?;
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = match (device, args.threads) {
-        (Device::Cpu, asked) => asked.map_or_else(cores, usize::from),
+        (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),
         (Device::CpuReference, None | Some(1)) => 1,
         (Device::CpuReference, Some(n)) => {
             return Err(Failure::input(format!("--threads {n}: cpu-reference computes on one thread"))

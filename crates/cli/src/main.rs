@@ -8,6 +8,7 @@ mod check;
 mod config;
 mod cost_cache;
 mod demo;
+mod device;
 mod draft;
 mod failure;
 mod figures;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, available_memory, human};
+use overdraft_engine::{Engine, EngineConfig, human};
 use overdraft_formats::TensorInfo;
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
@@ -57,7 +57,7 @@ impl Model {
         screen: &Screen,
     ) -> Result<Engine> {
         // Asked before loading: what loading copies is counted as weights already.
-        let memory = available_memory();
+        let (backend, memory) = machine.device.open(machine.threads)?;
         self.check_weights(memory)?;
         let mut progress = Progress::new("loading", screen);
         let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;
@@ -92,7 +92,6 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        let backend = machine.device.backend(machine.threads);
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
     }
 

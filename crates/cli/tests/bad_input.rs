@@ -54,7 +54,7 @@ fn wrong_flags_are_refused_by_name() {
         (&["--ctx", "99999999999"],             "--ctx"),
         (&["--threads", "0"],                   "0 is not in 1..=1024"),
         (&["--threads", "many"],                "--threads"),
-        (&["--device", "cuda"],                 "--device cuda: there is no CUDA in this build yet"),
+        (&["--device", "cuda:99"],              "--device cuda:99: there is no CUDA d"),
         (&["--device", "abacus"],               "--device"),
         (&["--device", "cpu-reference", "--threads", "2"], "cpu-reference computes on one thread"),
         (&["--kv", "q4"],                       "--kv"),

@@ -23,6 +23,9 @@ pub enum BackendError {
     OutOfMemory { what: &'static str, needed: usize, available: usize },
     #[error("this backend cannot run {what}: {why}")]
     Unsupported { what: String, why: String },
+    /// The device or its driver failed; the reason in its own words.
+    #[error("{0}")]
+    Device(String),
 }
 
 /// Owns weights and state, and replays plans.

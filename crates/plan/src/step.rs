@@ -76,10 +76,15 @@ impl SeqView<'_> {
         self.committed + self.n_sure
     }
 
+    /// The pages of `class`, in the order of positions.
+    pub fn table(&self, class: usize) -> &[u32] {
+        let (start, end) = self.step.seqs[self.index].tables[class];
+        &self.step.tables[start..end]
+    }
+
     /// The physical page of `class` that holds `slot_pos`.
     pub fn page(&self, class: usize, slot_pos: u32) -> usize {
-        let (start, end) = self.step.seqs[self.index].tables[class];
-        self.step.tables[start..end][slot_pos as usize / PAGE] as usize
+        self.table(class)[slot_pos as usize / PAGE] as usize
     }
 }
 

@@ -79,6 +79,10 @@ impl Weights {
         &self.vectors[id.0 as usize]
     }
 
+    pub fn n_vectors(&self) -> usize {
+        self.vectors.len()
+    }
+
     pub fn matrices(&self) -> &[Matrix] {
         &self.matrices
     }

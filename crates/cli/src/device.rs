@@ -1,0 +1,145 @@
+//! What computes: from the flag to a backend. CUDA is looked for at run time; without a driver the CPU takes over.
+
+use std::str::FromStr;
+
+use overdraft_cpu::Cpu;
+use overdraft_engine::available_memory;
+use overdraft_plan::Backend;
+
+use crate::failure::{Failure, Result};
+
+/// `--device` as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceArg {
+    Auto,
+    Cpu,
+    CpuReference,
+    /// Of several, by the driver's number.
+    Cuda(usize),
+}
+
+impl FromStr for DeviceArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cpu-reference" => Ok(Self::CpuReference),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => {
+                let number = text.strip_prefix("cuda:").and_then(|n| n.parse().ok());
+                number
+                    .map(Self::Cuda)
+                    .ok_or_else(|| "expected auto, cpu, cpu-reference, cuda or cuda:N".into())
+            }
+        }
+    }
+}
+
+/// As run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Cpu,
+    CpuReference,
+    Cuda(usize),
+}
+
+impl Device {
+    /// A device that is not there is refused before anything is read.
+    pub(crate) fn resolve(arg: DeviceArg) -> Result<Self> {
+        Ok(match arg {
+            DeviceArg::Auto if cuda::is_usable() => Device::Cuda(0),
+            DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
+            DeviceArg::CpuReference => Device::CpuReference,
+            DeviceArg::Cuda(n) => {
+                cuda::check(n)?;
+                Device::Cuda(n)
+            }
+        })
+    }
+
+    pub(crate) fn name(self) -> String {
+        match self {
+            Device::Cpu => "cpu".into(),
+            Device::CpuReference => "cpu-reference".into(),
+            Device::Cuda(n) => format!("cuda:{n}"),
+        }
+    }
+
+    /// The backend, and the bytes of memory it may use where that is known. Asked before weights are loaded.
+    pub(crate) fn open(self, threads: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+        Ok(match self {
+            Device::Cpu => (Box::new(Cpu::new(threads)), available_memory()),
+            Device::CpuReference => (Box::new(Cpu::reference()), available_memory()),
+            Device::Cuda(n) => cuda::open(n)?,
+        })
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod cuda {
+    use super::*;
+    use overdraft_cuda::{Cuda, Device, kernels_are_available, n_devices};
+
+    /// Whether `auto` may count on it.
+    pub(super) fn is_usable() -> bool {
+        n_devices() > 0 && kernels_are_available()
+    }
+
+    fn refusal(ordinal: usize, e: overdraft_cuda::CudaError) -> Failure {
+        Failure::input(format!("--device cuda:{ordinal}: {e}"))
+            .hint("use --device cpu, or leave the flag out")
+    }
+
+    pub(super) fn check(ordinal: usize) -> Result<()> {
+        Device::open(ordinal).map(|_| ()).map_err(|e| refusal(ordinal, e))
+    }
+
+    pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+        let failed = |e| refusal(ordinal, e);
+        let device = Device::open(ordinal).map_err(failed)?;
+        let (free, _) = device.memory().map_err(failed)?;
+        Ok((Box::new(Cuda::new(device).map_err(failed)?), Some(free)))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+mod cuda {
+    use super::*;
+
+    pub(super) fn is_usable() -> bool {
+        false
+    }
+
+    pub(super) fn check(ordinal: usize) -> Result<()> {
+        open(ordinal).map(|_| ())
+    }
+
+    pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+        Err(Failure::input(format!("--device cuda:{ordinal}: this build was made without CUDA"))
+            .hint("use --device cpu, or leave the flag out"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_as_the_driver_numbers_them() {
+        for (text, device) in [
+            ("auto", Some(DeviceArg::Auto)),
+            ("cpu", Some(DeviceArg::Cpu)),
+            ("cpu-reference", Some(DeviceArg::CpuReference)),
+            ("cuda", Some(DeviceArg::Cuda(0))),
+            ("cuda:3", Some(DeviceArg::Cuda(3))),
+            ("cuda:", None),
+            ("cuda:x", None),
+            ("cuda:-1", None),
+            ("gpu", None),
+        ] {
+            assert_eq!(text.parse().ok(), device, "{text}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Everything that can be checked and timed on a device, in one run: the op table, the fixtures of every family.
+//!
+//!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
+//!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
+//!   cuda_conformance steps MODEL.gguf [context]      time of a step for each bucket, and its graph's nodes
+//!
+//! Exits with 1 if anything is not as promised.
+
+#![allow(clippy::print_stdout, reason = "a program that reports")]
+
+#[path = "../../../models/tests/common/mod.rs"]
+mod common;
+mod fixtures;
+mod ops;
+mod steps;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use overdraft_cuda::Device;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let device: Arc<Device> = match Device::open(0) {
+        Ok(device) => device,
+        Err(e) => {
+            println!("{e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let passed = match args.first().map(String::as_str) {
+        Some("ops") => ops::run(&device, &args[1..]),
+        Some("fixtures") => fixtures::run(&device),
+        Some("steps") => steps::run(&device, &args[1..]),
+        _ => {
+            println!("one of: ops, fixtures, steps");
+            false
+        }
+    };
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

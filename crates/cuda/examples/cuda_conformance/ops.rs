@@ -1,0 +1,144 @@
+//! The op table on the device.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use overdraft_cpu::conformance::{self, Case, Distance, Failure, Kind, Tolerances};
+use overdraft_cuda::{Cuda, Device};
+use overdraft_formats::DType;
+use overdraft_plan::{Backend, KvType};
+
+/// Decoded weights are the same to the bit and sums are in f32; other exponentials and orders of sums than the CPU's.
+const CUDA: Tolerances = Tolerances {
+    copy: Distance { rms: 0.0, max: 0.0 },
+    elementwise: Distance { rms: 2e-6, max: 2e-5 },
+    // Inputs meet quantised weights as f16 with a power of two per 128 columns, float weights as two f16 each.
+    weights: |dtype: DType| match dtype.is_quantised() {
+        true => Distance { rms: 6e-4, max: 4e-3 },
+        false => Distance { rms: 1e-6, max: 1e-5 },
+    },
+    // A key whose last bit differs can fall on the other side of a half float's edge, which moves it by a 2000th.
+    // Measured 1.6e-5 and 2.2e-4 with f16, 6.7e-7 and 2.5e-5 with f32.
+    attention: |kv: KvType| match kv {
+        KvType::F16 => Distance { rms: 3e-5, max: 4e-4 },
+        KvType::F32 => Distance { rms: 2e-6, max: 4e-5 },
+    },
+    recurrent: Distance { rms: 2e-6, max: 4e-5 },
+};
+
+#[derive(Clone, Copy)]
+enum Check {
+    Near,
+    Company,
+    Chunks,
+    Trees,
+}
+
+struct Outcome {
+    kind: Kind,
+    found: Distance,
+    failures: Vec<String>,
+    checks: usize,
+}
+
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
+    let is_quick = args.iter().any(|a| a == "--quick");
+    let threads =
+        args.iter().skip_while(|a| *a != "--threads").nth(1).and_then(|n| n.parse().ok()).unwrap_or(8);
+    let only = args.iter().skip_while(|a| *a != "--only").nth(1);
+    let started = Instant::now();
+    let outcomes: Mutex<Vec<Outcome>> = Mutex::new(
+        Kind::ALL
+            .into_iter()
+            .map(|kind| Outcome { kind, found: Distance::default(), failures: Vec::new(), checks: 0 })
+            .collect(),
+    );
+    let cases: Vec<(Case, usize)> = Kind::ALL
+        .into_iter()
+        .filter(|kind| only.is_none_or(|o| format!("{kind:?}") == *o))
+        .flat_map(|kind| conformance::cases(kind).into_iter().enumerate())
+        .filter(|(nth, _)| !is_quick || nth % 7 == 0)
+        .map(|(nth, case)| (case, nth))
+        .collect();
+    let tasks: Vec<(&Case, usize, Check)> = cases
+        .iter()
+        .flat_map(|(case, nth)| {
+            let mut checks = vec![Check::Near];
+            if !case.depends_on_steps {
+                checks.push(Check::Company);
+                if case.kind.has_state() {
+                    checks.extend([Check::Chunks, Check::Trees]);
+                }
+            }
+            checks.into_iter().map(move |check| (case, *nth, check))
+        })
+        .collect();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((case, nth, check)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = one(device, case, *nth, *check, is_quick);
+                    let mut all = outcomes.lock().unwrap();
+                    let outcome = all.iter_mut().find(|o| o.kind == case.kind).unwrap();
+                    outcome.checks += 1;
+                    match result {
+                        Ok(found) => {
+                            outcome.found.rms = outcome.found.rms.max(found.rms);
+                            outcome.found.max = outcome.found.max.max(found.max);
+                        }
+                        Err(e) => outcome.failures.push(e.to_string()),
+                    }
+                }
+            });
+        }
+    });
+    let outcomes = outcomes.into_inner().unwrap();
+    for outcome in &outcomes {
+        for failure in outcome.failures.iter().take(4) {
+            println!("FAILED {failure}");
+        }
+    }
+    println!("{:<18} {:>6} {:>6} {:>9} {:>9}", "op", "checks", "failed", "rms", "max");
+    for o in outcomes.iter().filter(|o| o.checks > 0) {
+        let failed = o.failures.len();
+        let kind = format!("{:?}", o.kind);
+        println!("{kind:<18} {:>6} {failed:>6} {:>9.1e} {:>9.1e}", o.checks, o.found.rms, o.found.max);
+    }
+    let failed: usize = outcomes.iter().map(|o| o.failures.len()).sum();
+    println!("op table: {} checks, {failed} failed, {:.1} s", tasks.len(), started.elapsed().as_secs_f32());
+    failed == 0
+}
+
+fn one(
+    device: &Arc<Device>,
+    case: &Case,
+    nth: usize,
+    check: Check,
+    is_quick: bool,
+) -> Result<Distance, Failure> {
+    let cuda = || -> Box<dyn Backend> {
+        Box::new(Cuda::new(device.clone()).unwrap_or_else(|e| panic!("the device stopped answering: {e}")))
+    };
+    let none = Distance::default();
+    match check {
+        Check::Near => conformance::check(case, cuda(), &CUDA),
+        Check::Company => {
+            let mut counts: Vec<usize> = if nth.is_multiple_of(12) && !is_quick {
+                (1..=64).collect()
+            } else {
+                vec![1, 2, 3, 5, 8, 9, 15, 16, 17, 33, 63, 64]
+            };
+            if !is_quick {
+                counts.extend([100, 272]);
+            }
+            conformance::check_company(case, cuda(), vec![cuda()], &counts).map(|()| none)
+        }
+        Check::Chunks => conformance::check_chunks(case, &mut || cuda(), 200).map(|()| none),
+        Check::Trees => {
+            let roots: &[usize] = if is_quick { &[31] } else { &[0, 1, 15, 31, 47, 55, 63, 64, 100] };
+            conformance::check_trees(case, cuda(), cuda(), roots.iter().copied()).map(|()| none)
+        }
+    }
+}

@@ -1,0 +1,23 @@
+// out[r] = table[token[r]], decoded. A block per row.
+#include "quant.cuh"
+#include "step.cuh"
+
+struct Embed {
+    Step step;
+    const u8* table;
+    u64 row_bytes;
+    float* out;
+    u32 type, width;
+};
+
+extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ Embed p) {
+    pdl_wait();
+    pdl_next();
+    const u32 r = blockIdx.x;
+    if (r >= p.step.counts[0]) return;
+    const u8* row = p.table + p.step.rows[r].token * p.row_bytes;
+    float* out = p.out + (u64)r * p.width;
+    FOR_TYPE(p.type, {
+        for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) out[i] = decode<T>(row, i);
+    })
+}

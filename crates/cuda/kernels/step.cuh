@@ -1,0 +1,51 @@
+// The data of a step as `step_data.rs` packs it.
+#pragma once
+#include "common.cuh"
+
+#define NO_PARENT 0xffffffffu
+#define PAGE 64u
+#define GRID 16u
+#define PATH 16u
+#define WINDOW_ROWS 48u
+#define CONV_ROWS 4u
+#define TAP_ROWS 32u
+// Earlier rows that a recurrent row can need, from its grid on.
+#define REACH 32u
+// In `pasts`: a committed row, at this place of the kept window.
+#define KEPT 0x80000000u
+
+struct Row {
+    u32 token, seq, pos, parent;
+    // Place among the sequence's rows; where its key and value go; whether it is accepted whatever comes.
+    u32 local, kv_slot, is_sure, pad;
+};
+
+struct Seq {
+    u32 slot, committed, n_sure, stored_grid;
+    // Its rows are seq_rows[first .. first + n_rows].
+    u32 first, n_rows, pad0, pad1;
+};
+
+struct Step {
+    const u32* counts;  // rows, logit rows, sequences
+    const Row* rows;
+    const u32* paths;  // [row, PATH]: KV slots of the row's path past the sure rows
+    const u32* pasts;  // [row, REACH]: the rows at positions from its grid up to its parent's, as it sees them
+    const u32* logit_rows;
+    const Seq* seqs;
+    const u32* seq_rows;
+    const u32* table_at;  // [sequence, class]
+    const u32* tables;
+    u32 n_classes, pad;
+};
+
+__device__ __forceinline__ u32 page_of(const Step& s, u32 seq, u32 cls, u32 slot) {
+    return s.tables[s.table_at[seq * s.n_classes + cls] + slot / PAGE];
+}
+
+// The KV slot of position `pos` as the row sees it.
+__device__ __forceinline__ u32 slot_of(const Step& s, u32 row, u32 sure_end, u32 pos) {
+    return pos < sure_end ? pos : s.paths[row * PATH + (pos - sure_end)];
+}
+
+__device__ __forceinline__ u32 grid_of(u32 pos) { return pos < GRID ? 0 : (pos - GRID) / GRID * GRID; }

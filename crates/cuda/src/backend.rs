@@ -1,0 +1,297 @@
+//! Replays plans on a CUDA device: the first run of a plan launch by launch, every later one as one graph.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
+
+use crate::driver::{CudaError, Device, DeviceBuffer, Graph, PinnedBuffer, Queue, Result};
+use crate::linear::Gpu;
+use crate::mirror::Mirror;
+use crate::ops::{self, Cx, commit};
+use crate::plan_memory::PlanMemory;
+use crate::state::StateMemory;
+use crate::step_data::StepLayout;
+use crate::weights::DeviceWeights;
+
+/// A plan, and what was made of it for one state and one place of the buffers.
+struct Prepared {
+    memory: PlanMemory,
+    /// The state it last ran with; a graph and tables are made for one.
+    state: Option<StateId>,
+    graph: Option<Graph>,
+    tables: Option<commit::CommitTables>,
+}
+
+impl Prepared {
+    /// Buffers have moved.
+    fn forget(&mut self) {
+        (self.state, self.graph, self.tables) = (None, None, None);
+    }
+}
+
+/// A buffer in host memory and its image on the device.
+struct Sent {
+    host: PinnedBuffer,
+    device: DeviceBuffer,
+}
+
+impl Sent {
+    fn new(device: &Arc<Device>, what: &'static str, bytes: usize) -> Result<Self> {
+        Ok(Self { host: PinnedBuffer::new(device, bytes)?, device: DeviceBuffer::new(device, what, bytes)? })
+    }
+}
+
+/// Weights, state and plans of one model on one device. Fields are dropped in order: graphs before what they use.
+pub struct Cuda {
+    plans: Vec<Prepared>,
+    states: Vec<StateMemory>,
+    weights: DeviceWeights,
+    /// The buffers all plans take turns with.
+    arena: DeviceBuffer,
+    counters: DeviceBuffer,
+    step: Sent,
+    accepted: Sent,
+    mirror: Mirror,
+    last_run: Option<PlanId>,
+    /// The device may still be reading what the host sent.
+    is_busy: bool,
+    /// What went wrong where no result could be returned; the next run returns it.
+    failure: Cell<Option<CudaError>>,
+    queue: Queue,
+    device: Arc<Device>,
+}
+
+impl Cuda {
+    pub fn new(device: Arc<Device>) -> std::result::Result<Self, CudaError> {
+        let queue = Queue::new(&device)?;
+        Ok(Self {
+            plans: Vec::new(),
+            states: Vec::new(),
+            weights: DeviceWeights::default(),
+            arena: DeviceBuffer::new(&device, "activations", 0)?,
+            counters: DeviceBuffer::new(&device, "counters", 0)?,
+            step: Sent::new(&device, "step data", 64 * 1024)?,
+            accepted: Sent::new(&device, "accepted rows", 4 * 1024)?,
+            mirror: Mirror::default(),
+            last_run: None,
+            is_busy: false,
+            failure: Cell::new(None),
+            queue,
+            device,
+        })
+    }
+
+    /// Kernels and copies of a replayed step of the plan, once it has been captured.
+    pub fn graph_nodes(&self, plan: PlanId) -> Option<usize> {
+        self.plans[plan.0 as usize].graph.as_ref().map(|g| g.n_nodes)
+    }
+
+    fn forget_graphs(&mut self) -> Result<()> {
+        self.queue.wait()?;
+        self.plans.iter_mut().for_each(Prepared::forget);
+        Ok(())
+    }
+
+    fn wait_until_idle(&mut self) -> Result<()> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if self.is_busy {
+            self.queue.wait()?;
+            self.is_busy = false;
+        }
+        Ok(())
+    }
+
+    fn prepare_plan(&mut self, plan: Plan) -> Result<PlanId> {
+        self.device.make_current()?;
+        for op in &plan.ops {
+            ops::check(&plan, op)?;
+            for matrix in ops::raw_matrices(op) {
+                self.weights.need_raw(&self.device, &self.queue, matrix)?;
+            }
+            let gpu = Gpu { device: &self.device, queue: &self.queue };
+            self.weights.need_linear(gpu, &ops::linear_matrices(op))?;
+        }
+        let memory = PlanMemory::new(plan, self.weights.fast());
+        if memory.n_bytes > self.arena.len() {
+            self.forget_graphs()?;
+            // The old one goes first, so that both need never fit.
+            self.arena = DeviceBuffer::new(&self.device, "activations", 0)?;
+            self.arena = DeviceBuffer::new(&self.device, "activations", memory.n_bytes)?;
+        }
+        if 4 * memory.n_counters > self.counters.len() {
+            self.forget_graphs()?;
+            self.counters = DeviceBuffer::new(&self.device, "counters", 4 * memory.n_counters)?;
+            self.queue.clear(&self.counters, 0, 4 * memory.n_counters)?;
+        }
+        self.last_run = None;
+        self.plans.push(Prepared { memory, state: None, graph: None, tables: None });
+        Ok(PlanId(self.plans.len() as u32 - 1))
+    }
+
+    fn run_step(&mut self, id: PlanId, state_id: StateId, step: &Step) -> Result<()> {
+        self.device.make_current()?;
+        self.wait_until_idle()?;
+        let state = &self.states[state_id.0 as usize];
+        let layout = StepLayout::new(self.plans[id.0 as usize].memory.plan.bucket, state.pages.len());
+        let bytes = 4 * layout.len(step);
+        if bytes > self.step.host.len() {
+            self.forget_graphs()?;
+            // Page tables grow with the context: room for twice as many.
+            self.step = Sent::new(&self.device, "step data", 2 * bytes)?;
+        }
+        // SAFETY: the queue is idle, so the device is not reading it.
+        layout.pack(step, unsafe { self.step.host.words_mut() });
+        self.mirror.clear();
+        let prepared = &mut self.plans[id.0 as usize];
+        prepared.memory.n_rows = step.n_rows();
+        prepared.memory.n_logits = step.logit_rows().len();
+        self.last_run = Some(id);
+        self.is_busy = true;
+        self.queue.send(&self.step.host, &self.step.device, bytes)?;
+        let cx = Cx {
+            gpu: Gpu { device: &self.device, queue: &self.queue },
+            weights: &self.weights,
+            memory: &prepared.memory,
+            state: &self.states[state_id.0 as usize],
+            step: layout.view(self.step.device.ptr()),
+            base: self.arena.ptr(),
+            counters: self.counters.ptr(),
+            imaged: RefCell::default(),
+        };
+        if prepared.state != Some(state_id) {
+            // The first run loads kernels, which a capture may not, and a plan that runs once needs no graph.
+            (prepared.graph, prepared.tables) = (None, None);
+            ops::launch_all(&cx)?;
+            prepared.state = Some(state_id);
+        } else {
+            if prepared.graph.is_none() {
+                let graph = self.queue.capture(|| ops::launch_all(&cx))?;
+                prepared.graph = Some(graph);
+            }
+            let graph = prepared.graph.as_ref().expect("made above");
+            self.queue.replay(graph)?;
+        }
+        self.queue.wait()?;
+        self.is_busy = false;
+        Ok(())
+    }
+
+    fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
+        self.device.make_current()?;
+        self.wait_until_idle()?;
+        let bytes = 4 * commit::ACCEPTED * paths.len();
+        if bytes > self.accepted.host.len() {
+            self.accepted = Sent::new(&self.device, "accepted rows", 2 * bytes)?;
+        }
+        // SAFETY: the queue is idle, so the device is not reading it.
+        let words = unsafe { self.accepted.host.words_mut() };
+        for (path, words) in paths.iter().zip(words.chunks_exact_mut(commit::ACCEPTED)) {
+            words[0] = path.len() as u32;
+            words[1..][..path.len()].copy_from_slice(path);
+        }
+        let longest = paths.iter().map(Vec::len).max().unwrap_or(0);
+        let state = &self.states[state_id.0 as usize];
+        let prepared = &mut self.plans[id.0 as usize];
+        let layout = StepLayout::new(prepared.memory.plan.bucket, state.pages.len());
+        let cx = Cx {
+            gpu: Gpu { device: &self.device, queue: &self.queue },
+            weights: &self.weights,
+            memory: &prepared.memory,
+            state,
+            step: layout.view(self.step.device.ptr()),
+            base: self.arena.ptr(),
+            counters: self.counters.ptr(),
+            imaged: RefCell::default(),
+        };
+        if prepared.tables.is_none() {
+            prepared.tables = Some(commit::CommitTables::new(&cx)?);
+        }
+        let tables = prepared.tables.as_ref().expect("made above");
+        self.is_busy = true;
+        self.queue.send(&self.accepted.host, &self.accepted.device, bytes)?;
+        // What the step left is still on the device: sequences, rows and page tables are not sent again.
+        commit::commit(&cx, tables, self.accepted.device.ptr(), step.n_seqs().min(paths.len()), longest)
+    }
+
+    /// Keeps the first failure for the next run to return.
+    fn note(&self, result: Result<()>) {
+        if let Err(e) = result {
+            let first = self.failure.take().unwrap_or(e);
+            self.failure.set(Some(first));
+        }
+    }
+}
+
+impl Backend for Cuda {
+    fn describe(&self) -> String {
+        format!("CUDA, {}", self.device.name)
+    }
+
+    fn load(&mut self, weights: Arc<Weights>) -> std::result::Result<(), BackendError> {
+        self.device.make_current()?;
+        self.weights = DeviceWeights::load(&self.device, &self.queue, weights)?;
+        Ok(())
+    }
+
+    fn allocate(&mut self, spec: &StateSpec) -> std::result::Result<StateId, BackendError> {
+        self.device.make_current()?;
+        self.states.push(StateMemory::new(&self.device, &self.queue, spec)?);
+        Ok(StateId(self.states.len() as u32 - 1))
+    }
+
+    fn reset_slot(&mut self, state: StateId, slot: usize) {
+        let result = self.device.make_current().and_then(|()| {
+            self.is_busy = true;
+            self.states[state.0 as usize].reset_slot(&self.queue, slot)
+        });
+        self.note(result);
+    }
+
+    fn prepare(&mut self, plan: Plan) -> std::result::Result<PlanId, BackendError> {
+        Ok(self.prepare_plan(plan)?)
+    }
+
+    fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> std::result::Result<(), BackendError> {
+        let memory = &self.plans[plan.0 as usize].memory;
+        let kept = &self.states[state.0 as usize];
+        step.validate(&memory.plan, memory.vocab(self.weights.host()), kept.slots, &kept.pages)?;
+        Ok(self.run_step(plan, state, step)?)
+    }
+
+    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
+        assert_eq!(self.last_run, Some(plan), "only the last run's rows can be committed");
+        let result = self.commit_rows(plan, state, step, paths);
+        self.note(result);
+    }
+
+    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
+        assert_eq!(self.last_run, Some(plan), "only the last run's buffers can be read");
+        let memory = &self.plans[plan.0 as usize].memory;
+        let spec = memory.plan.act(act);
+        let from = self.arena.ptr() + memory.act(act) as u64;
+        let n = memory.rows(spec) * spec.width;
+        // SAFETY: inside the arena, which the last run was the last to write.
+        let read = unsafe { self.mirror.floats(&self.device, &self.queue, from, n) };
+        read.unwrap_or_else(|e| {
+            self.note(Err(e));
+            self.mirror.blank(n)
+        })
+    }
+
+    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
+        assert_eq!(self.last_run, Some(plan), "only the last run's buffers can be read");
+        let memory = &self.plans[plan.0 as usize].memory;
+        let spec = memory.plan.choices[choice.0 as usize];
+        let from = self.arena.ptr() + memory.choice(choice) as u64;
+        let n = memory.rows(spec) * spec.width;
+        // SAFETY: as above.
+        let read = unsafe { self.mirror.choices(&self.device, &self.queue, from, n) };
+        read.unwrap_or_else(|e| {
+            self.note(Err(e));
+            self.mirror.blank_choices(n)
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! CUDA C++ to machine code by NVRTC, with no device needed.
+
+use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
+
+use cudarc::nvrtc::sys::{self, nvrtcResult};
+
+use super::error::{CudaError, Result};
+use crate::kernels::{HEADERS, source};
+
+/// What a release embeds, and what `check-kernels` compiles unless told otherwise.
+pub const RELEASE_ARCHES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"];
+
+/// The target for a device: Hopper's and Blackwell's own instructions need the `a`.
+pub(crate) fn arch_for(sm: u32) -> String {
+    match sm {
+        90 | 100 => format!("sm_{sm}a"),
+        _ => format!("sm_{sm}"),
+    }
+}
+
+pub fn nvrtc_is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    // SAFETY: loads the library and looks for nothing in it.
+    *PRESENT.get_or_init(|| unsafe { sys::is_culib_present() })
+}
+
+/// (major, minor) of NVRTC, part of what a cached cubin is named by.
+pub(crate) fn nvrtc_version() -> (i32, i32) {
+    let (mut major, mut minor) = (0, 0);
+    if nvrtc_is_present() {
+        // SAFETY: the library is there; both receive a number.
+        unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
+    }
+    (major, minor)
+}
+
+/// The cubin of `kernels/{module}.cu` for `arch`. NVRTC must be present.
+pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
+    if !nvrtc_is_present() {
+        return Err(CudaError::NoCompiler { arch: arch.into() });
+    }
+    let c = |s: &str| CString::new(s).expect("kernel sources and options have no zero");
+    let (text, name) = (c(source(module)), c(&format!("{module}.cu")));
+    let headers: Vec<(CString, CString)> = HEADERS.iter().map(|(n, t)| (c(n), c(t))).collect();
+    let header_names: Vec<_> = headers.iter().map(|h| h.0.as_ptr()).collect();
+    let header_texts: Vec<_> = headers.iter().map(|h| h.1.as_ptr()).collect();
+    // Fused multiply-add is left on: it is the same in every launch of a kernel, so rows keep their bits.
+    let options = [c(&format!("--gpu-architecture={arch}")), c("--std=c++17"), c("-lineinfo")];
+    let option_ptrs: Vec<_> = options.iter().map(|o| o.as_ptr()).collect();
+    let mut program = std::ptr::null_mut();
+    // SAFETY: NVRTC is present; all strings outlive the program, which is destroyed before they are dropped.
+    unsafe {
+        let made = sys::nvrtcCreateProgram(
+            &mut program,
+            text.as_ptr(),
+            name.as_ptr(),
+            headers.len() as i32,
+            header_texts.as_ptr(),
+            header_names.as_ptr(),
+        );
+        if made != nvrtcResult::NVRTC_SUCCESS {
+            return Err(failure(module, arch, made, String::new()));
+        }
+        let compiled = sys::nvrtcCompileProgram(program, option_ptrs.len() as i32, option_ptrs.as_ptr());
+        let result = if compiled == nvrtcResult::NVRTC_SUCCESS {
+            cubin_of(program).ok_or_else(|| failure(module, arch, compiled, "no cubin came out".into()))
+        } else {
+            Err(failure(module, arch, compiled, log_of(program)))
+        };
+        sys::nvrtcDestroyProgram(&mut program);
+        result
+    }
+}
+
+fn failure(module: &'static str, arch: &str, result: nvrtcResult, log: String) -> CudaError {
+    // SAFETY: the string is static and NVRTC knows its own results.
+    let reason = unsafe { CStr::from_ptr(sys::nvrtcGetErrorString(result)) }.to_string_lossy().into_owned();
+    CudaError::Compile { module, arch: arch.into(), log: format!("{reason}\n{log}") }
+}
+
+/// # Safety
+/// `program` is a program that was compiled.
+unsafe fn log_of(program: sys::nvrtcProgram) -> String {
+    let mut len = 0;
+    // SAFETY: the caller's promise; the buffer has the length NVRTC asks for.
+    unsafe {
+        sys::nvrtcGetProgramLogSize(program, &mut len);
+        let mut log = vec![0u8; len];
+        sys::nvrtcGetProgramLog(program, log.as_mut_ptr().cast());
+        String::from_utf8_lossy(&log).trim_end_matches('\0').to_string()
+    }
+}
+
+/// # Safety
+/// `program` is a program that was compiled.
+unsafe fn cubin_of(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
+    let mut len = 0;
+    // SAFETY: the caller's promise; the buffer has the length NVRTC asks for.
+    unsafe {
+        sys::nvrtcGetCUBINSize(program, &mut len);
+        let mut cubin = vec![0u8; len];
+        let got = sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast());
+        (got == nvrtcResult::NVRTC_SUCCESS && len > 0).then_some(cubin)
+    }
+}

@@ -1,0 +1,137 @@
+//! The small layer over the driver API: device, memory, modules, launches, graphs. Everything unsafe about CUDA that is
+//! not a kernel is here.
+
+pub(crate) mod archive;
+pub(crate) mod compile;
+mod disk_cache;
+mod error;
+mod memory;
+mod modules;
+mod queue;
+
+use std::ffi::CStr;
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+
+pub use error::CudaError;
+pub(crate) use error::{Result, check};
+pub(crate) use memory::{DeviceBuffer, PinnedBuffer};
+pub(crate) use modules::Kernel;
+pub(crate) use queue::{Graph, KernelParams, Queue};
+
+/// A device with its primary context and the kernels loaded so far. One per device and process is enough.
+pub struct Device {
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    pub(crate) name: String,
+    /// Compute capability, 90 for 9.0.
+    pub(crate) sm: u32,
+    pub(crate) n_multiprocessors: usize,
+    /// Shared memory that a block may ask for.
+    pub(crate) max_shared_bytes: usize,
+    modules: modules::Modules,
+}
+
+// SAFETY: a context may be used from any thread that makes it current, which every method here does first; the module
+// cache has a lock.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// Whether a driver is installed and answers. Never touches a device.
+pub fn driver_is_present() -> bool {
+    static PRESENT: OnceLock<bool> = OnceLock::new();
+    *PRESENT.get_or_init(|| {
+        // SAFETY: loads the library and looks for nothing in it; once it is there, cuInit may be called.
+        unsafe { sys::is_culib_present() && check("cuInit", sys::cuInit(0)).is_ok() }
+    })
+}
+
+/// Devices the driver knows; 0 without a driver.
+pub fn n_devices() -> usize {
+    if !driver_is_present() {
+        return 0;
+    }
+    let mut n = 0;
+    // SAFETY: the driver is present and initialised; `n` receives the count.
+    let counted = check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut n) });
+    if counted.is_ok() { n.max(0) as usize } else { 0 }
+}
+
+/// Whether kernels can be had: embedded, or compiled on the spot.
+pub fn kernels_are_available() -> bool {
+    archive::is_embedded() || compile::nvrtc_is_present()
+}
+
+impl Device {
+    pub fn open(ordinal: usize) -> Result<Arc<Self>> {
+        if !driver_is_present() {
+            return Err(CudaError::NoDriver);
+        }
+        let known = n_devices();
+        if ordinal >= known {
+            return Err(CudaError::NoDevice { asked: ordinal, known });
+        }
+        let mut device = 0;
+        let mut name = [0; 128];
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the ordinal is in range; the out parameters live until the calls return and `name` has the given length.
+        unsafe {
+            check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal as i32))?;
+            check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device))?;
+        }
+        // SAFETY: the driver ended the name with a zero, or the last byte, which it was not given, is one.
+        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+        let attribute = |which: Attribute| -> Result<i32> {
+            let mut value = 0;
+            // SAFETY: `device` is a device of the driver's.
+            check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) })?;
+            Ok(value)
+        };
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let n_multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+        let max_shared_bytes =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        if major < 8 {
+            return Err(CudaError::TooOld { device: name, major, minor });
+        }
+        // SAFETY: as above; released in `drop`.
+        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
+        let sm = (major * 10 + minor) as u32;
+        let modules = modules::Modules::new(sm);
+        Ok(Arc::new(Self { device, context, name, sm, n_multiprocessors, max_shared_bytes, modules }))
+    }
+
+    /// Makes the context this thread's. Cheap, and needed wherever a call may come from another thread.
+    pub(crate) fn make_current(&self) -> Result<()> {
+        // SAFETY: the context is retained as long as `self` lives.
+        check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(self.context) })
+    }
+
+    /// (free, total) bytes of device memory.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        self.make_current()?;
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: a context is current.
+        check("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+        Ok((free, total))
+    }
+
+    /// The kernel `entry` of `kernels/{module}.cu`, compiled or loaded when first asked for.
+    pub(crate) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
+        self.make_current()?;
+        self.modules.kernel(module, entry)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.modules.unload();
+        // SAFETY: retained in `open`; buffers, queues and graphs hold an `Arc` of this device, so none is left.
+        unsafe {
+            sys::cuDevicePrimaryCtxRelease_v2(self.device);
+        }
+    }
+}

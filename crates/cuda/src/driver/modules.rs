@@ -1,0 +1,140 @@
+//! Kernels by name: embedded, from the disk cache, or compiled now; loaded once.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
+
+use super::compile::{arch_for, compile, nvrtc_is_present};
+use super::{CudaError, Result, archive, check, disk_cache};
+use crate::kernels::source_hash;
+
+/// A loaded kernel. Lives as long as its device.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    entry: &'static Entry,
+}
+
+struct Entry {
+    function: sys::CUfunction,
+    name: &'static str,
+    /// Dynamic shared memory the kernel may use so far.
+    shared_limit: AtomicUsize,
+}
+
+// SAFETY: a handle that the driver lets any thread use.
+unsafe impl Send for Entry {}
+// SAFETY: as above; the limit is atomic.
+unsafe impl Sync for Entry {}
+
+/// What a block has without asking.
+const USUAL_SHARED: usize = 48 * 1024;
+
+impl Kernel {
+    pub(crate) fn function(&self) -> sys::CUfunction {
+        self.entry.function
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.entry.name
+    }
+
+    pub(crate) fn allow_shared(&self, bytes: usize) -> Result<()> {
+        if bytes <= self.entry.shared_limit.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a function of a loaded module.
+        let result = unsafe { sys::cuFuncSetAttribute(self.entry.function, which, bytes as i32) };
+        check("cuFuncSetAttribute", result)?;
+        self.entry.shared_limit.store(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+pub(super) struct Modules {
+    arch: String,
+    loaded: Mutex<Loaded>,
+}
+
+#[derive(Default)]
+struct Loaded {
+    modules: HashMap<&'static str, ModuleHandle>,
+    kernels: HashMap<(&'static str, &'static str), Kernel>,
+}
+
+struct ModuleHandle(sys::CUmodule);
+
+// SAFETY: a handle that the driver lets any thread use.
+unsafe impl Send for ModuleHandle {}
+
+impl Modules {
+    pub(super) fn new(sm: u32) -> Self {
+        Self { arch: arch_for(sm), loaded: Mutex::default() }
+    }
+
+    pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(kernel) = loaded.kernels.get(&(module, entry)) {
+            return Ok(*kernel);
+        }
+        let handle = match loaded.modules.get(module) {
+            Some(handle) => handle.0,
+            None => {
+                let handle = self.load(module)?;
+                loaded.modules.insert(module, ModuleHandle(handle));
+                handle
+            }
+        };
+        let name = CString::new(entry).expect("entry names in this crate have no zero");
+        let mut function = std::ptr::null_mut();
+        // SAFETY: `handle` is a loaded module; `function` receives the handle.
+        check(entry, unsafe { sys::cuModuleGetFunction(&mut function, handle, name.as_ptr()) })?;
+        // There are as many as kernels in the program, and graphs refer to them: kept for good.
+        let made: &'static Entry = Box::leak(Box::new(Entry {
+            function,
+            name: entry,
+            shared_limit: AtomicUsize::new(USUAL_SHARED),
+        }));
+        let kernel = Kernel { entry: made };
+        loaded.kernels.insert((module, entry), kernel);
+        Ok(kernel)
+    }
+
+    fn load(&self, module: &'static str) -> Result<sys::CUmodule> {
+        let hash = source_hash(module);
+        if let Some(cubin) = archive::find(module, &self.arch, hash) {
+            return load_cubin(cubin);
+        }
+        if let Some(cubin) = disk_cache::read(module, &self.arch, hash)
+            // A damaged file is compiled again.
+            && let Ok(handle) = load_cubin(&cubin)
+        {
+            return Ok(handle);
+        }
+        if !nvrtc_is_present() {
+            return Err(CudaError::NoCompiler { arch: self.arch.clone() });
+        }
+        let cubin = compile(module, &self.arch)?;
+        disk_cache::write(module, &self.arch, hash, &cubin);
+        load_cubin(&cubin)
+    }
+
+    pub(super) fn unload(&self) {
+        let mut loaded = self.loaded.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        loaded.kernels.clear();
+        for (_, handle) in loaded.modules.drain() {
+            // SAFETY: loaded by `load`, unloaded once; nobody can launch its kernels once the device is dropped.
+            unsafe { sys::cuModuleUnload(handle.0) };
+        }
+    }
+}
+
+fn load_cubin(cubin: &[u8]) -> Result<sys::CUmodule> {
+    let mut module = std::ptr::null_mut();
+    // SAFETY: a context is current; the driver checks the image, an ELF file whose own headers say how long it is.
+    check("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut module, cubin.as_ptr().cast()) })?;
+    Ok(module)
+}

@@ -1,0 +1,94 @@
+//! The sources of every kernel, inside the binary.
+
+macro_rules! sources {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../kernels/", $name, ".cu")))),*]
+    };
+}
+
+/// (module, text), each compiled by itself.
+const SOURCES: &[(&str, &str)] = sources![
+    "attention",
+    "attention_prepare",
+    "commit",
+    "copies",
+    "embed",
+    "experts",
+    "image",
+    "linear_1",
+    "linear_2",
+    "linear_3",
+    "linear_4",
+    "linear_simple",
+    "norm",
+    "recurrent",
+    "recurrent_prepare",
+    "route",
+    "top_tokens",
+];
+
+/// (name as included, text).
+pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("common.cuh", include_str!("../kernels/common.cuh")),
+    ("dot.cuh", include_str!("../kernels/dot.cuh")),
+    ("image.cuh", include_str!("../kernels/image.cuh")),
+    ("keep.cuh", include_str!("../kernels/keep.cuh")),
+    ("linear.cuh", include_str!("../kernels/linear.cuh")),
+    ("linear_blocks.cuh", include_str!("../kernels/linear_blocks.cuh")),
+    ("linear_grouped.cuh", include_str!("../kernels/linear_grouped.cuh")),
+    ("linear_ptx.cuh", include_str!("../kernels/linear_ptx.cuh")),
+    ("linear_scaled.cuh", include_str!("../kernels/linear_scaled.cuh")),
+    ("linear_sums.cuh", include_str!("../kernels/linear_sums.cuh")),
+    ("quant.cuh", include_str!("../kernels/quant.cuh")),
+    ("step.cuh", include_str!("../kernels/step.cuh")),
+];
+
+pub fn modules() -> impl Iterator<Item = &'static str> {
+    SOURCES.iter().map(|s| s.0)
+}
+
+pub(crate) fn source(module: &str) -> &'static str {
+    SOURCES.iter().find(|s| s.0 == module).map(|s| s.1).expect("modules are named by this crate")
+}
+
+/// Of the module and every header: what a compiled kernel is known by. Two FNV-1a sums side by side.
+pub fn source_hash(module: &str) -> u128 {
+    let mut halves = [0xcbf2_9ce4_8422_2325u64, 0x9ae1_6a3b_2f90_404f];
+    let texts = HEADERS.iter().flat_map(|(name, text)| [*name, *text]);
+    for byte in [module, source(module)].into_iter().chain(texts).flat_map(|t| t.bytes().chain([0])) {
+        for half in &mut halves {
+            *half = (*half ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        halves[1] = halves[1].rotate_left(5);
+    }
+    u128::from(halves[0]) << 64 | u128::from(halves[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_file_is_listed_and_every_listed_one_includes_only_its_own() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let listed = match name.strip_suffix(".cu") {
+                Some(module) => SOURCES.iter().any(|s| s.0 == module),
+                None => HEADERS.iter().any(|h| h.0 == name),
+            };
+            assert!(listed, "{name}");
+        }
+        for (name, text) in SOURCES.iter().chain(HEADERS) {
+            for line in text.lines().filter(|l| l.starts_with("#include")) {
+                assert!(HEADERS.iter().any(|h| line == format!("#include \"{}\"", h.0)), "{name}: {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn modules_have_different_hashes() {
+        let hashes: std::collections::HashSet<u128> = modules().map(source_hash).collect();
+        assert_eq!(hashes.len(), SOURCES.len());
+    }
+}

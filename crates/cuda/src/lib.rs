@@ -1,0 +1,23 @@
+//! The CUDA backend. The driver is loaded at run time: a machine without one runs the same binary on the CPU.
+
+mod backend;
+mod driver;
+mod kernels;
+mod linear;
+mod mirror;
+mod ops;
+mod plan_memory;
+mod repack;
+mod state;
+mod step_data;
+mod weights;
+
+pub use backend::Cuda;
+pub use driver::{CudaError, Device, driver_is_present, kernels_are_available, n_devices};
+
+/// For the tools that compile kernels where there is no device.
+pub mod build {
+    pub use crate::driver::archive::append;
+    pub use crate::driver::compile::{RELEASE_ARCHES, compile, nvrtc_is_present};
+    pub use crate::kernels::{modules, source_hash};
+}

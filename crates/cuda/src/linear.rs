@@ -1,0 +1,96 @@
+//! What the linear ops ask of a set of kernels that keeps weights in a layout of its own. Matrices it does not take run
+//! on `linear_simple`.
+
+use std::sync::Arc;
+
+use overdraft_plan::Matrix;
+
+use crate::driver::{Device, KernelParams, Queue, Result};
+
+/// Where kernels are launched.
+#[derive(Clone, Copy)]
+pub(crate) struct Gpu<'a> {
+    pub(crate) device: &'a Arc<Device>,
+    pub(crate) queue: &'a Queue,
+}
+
+impl Gpu<'_> {
+    pub(crate) fn launch<P: KernelParams>(
+        &self,
+        (module, entry): (&'static str, &'static str),
+        grid: [usize; 3],
+        threads: u32,
+        shared_bytes: usize,
+        params: &P,
+    ) -> Result<()> {
+        let kernel = self.device.kernel(module, entry)?;
+        self.queue.launch(&kernel, grid.map(|n| n as u32), threads, shared_bytes, params)
+    }
+}
+
+/// A matrix that a set of kernels holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle(pub(crate) usize);
+
+/// Rows of a step: how many there can be, and the address of how many there are (a `u32`).
+#[derive(Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) bucket: usize,
+    pub(crate) count: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Input {
+    /// `f32 [bucket, cols]`
+    pub(crate) x: u64,
+    /// Of [`LinearKernels::make_image`].
+    pub(crate) image: u64,
+    pub(crate) cols: usize,
+    pub(crate) rows: Rows,
+}
+
+/// One matrix of a launch and where its product goes. All parts of a launch share the input.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) weight: Handle,
+    /// `f32 [rows of weight]`, or 0.
+    pub(crate) bias: u64,
+    /// `f32 [bucket, rows of weight]`
+    pub(crate) out: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Epilogue {
+    /// `out = x Wᵀ + bias`, each part its own.
+    Store,
+    /// `out += (x Wᵀ + bias) · σ(gate)`; one part; `gate` is `f32 [bucket]`, or 0 for none.
+    Add { gate: u64 },
+    /// Two parts, gate and up, of equal height: `parts[0].out = glu(g, u)`, as `glu` of `common.cuh`.
+    Glu { kind: u32, alpha: f32, limit: f32 },
+}
+
+/// `ImageShape` of `image.cuh`: where ops that make an input write its image themselves.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ImageShape {
+    pub(crate) n_blocks: u32,
+    pub(crate) n_tiles: u32,
+    pub(crate) group_tiles: u32,
+}
+
+pub(crate) trait LinearKernels: Send {
+    fn takes(&self, matrix: &Matrix) -> bool;
+
+    /// Brings a matrix to the device in the kernels' layout.
+    fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle>;
+
+    /// Bytes of what [`Self::make_image`] writes.
+    fn image_bytes(&self, bucket: usize, cols: usize) -> usize;
+
+    fn image_shape(&self, bucket: usize, cols: usize) -> ImageShape;
+
+    /// Brings an input into the form the kernels read, once for all linears of it.
+    fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()>;
+
+    fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()>;
+}

@@ -1,0 +1,157 @@
+//! Products with weight matrices: on the fast kernels where they hold all of an op's matrices, else on weights as files
+//! hold them.
+
+use overdraft_plan::{Act, Glu, LinearOut, MatrixId, VectorId};
+
+use super::{Cx, glu_params, kernel_params};
+use crate::driver::Result;
+use crate::linear::{Epilogue, Input, LinearKernels, Part, Rows};
+use crate::weights::RawView;
+
+/// `MAX_PARTS` of `linear_simple.cu`.
+const MAX_PARTS: usize = 8;
+/// `TILE_ROWS` of `dot.cuh`.
+const TILE_ROWS: usize = 8;
+/// Outputs of a block: a warp each.
+const OUTPUTS: usize = 8;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawPart {
+    weight: RawView,
+    bias: u64,
+    out: u64,
+    first_output: u32,
+    pad: u32,
+}
+
+impl RawPart {
+    const NONE: Self = Self { weight: RawView::NONE, bias: 0, out: 0, first_output: 0, pad: 0 };
+}
+
+kernel_params!(LinearSimple {
+    n_rows: u64,
+    x: u64,
+    gate: u64,
+    cols: u32,
+    n_parts: u32,
+    n_outputs: u32,
+    kind: u32,
+    glu_kind: u32,
+    alpha: f32,
+    limit: f32,
+    pad: u32,
+    parts: [RawPart; MAX_PARTS],
+});
+
+const STORE: u32 = 0;
+const ADD: u32 = 1;
+const GLU: u32 = 2;
+
+fn params(cx: &Cx<'_>, x: Act, kind: u32) -> LinearSimple {
+    LinearSimple {
+        n_rows: cx.count(x),
+        x: cx.act(x),
+        gate: 0,
+        cols: cx.width(x) as u32,
+        n_parts: 1,
+        n_outputs: 0,
+        kind,
+        glu_kind: 0,
+        alpha: 0.0,
+        limit: 0.0,
+        pad: 0,
+        parts: [RawPart::NONE; MAX_PARTS],
+    }
+}
+
+fn launch(cx: &Cx<'_>, x: Act, params: &LinearSimple) -> Result<()> {
+    let grid =
+        [(params.n_outputs as usize).div_ceil(OUTPUTS), (cx.capacity(x) as usize).div_ceil(TILE_ROWS), 1];
+    cx.launch(("linear_simple", "linear_simple"), grid, 256, 0, params)
+}
+
+fn part(cx: &Cx<'_>, weight: MatrixId, bias: Option<VectorId>, out: Act, first_output: u32) -> RawPart {
+    let weight = cx.weights.raw(weight);
+    RawPart { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out), first_output, pad: 0 }
+}
+
+/// A matrix, its bias, and where its product goes.
+type Product = (MatrixId, Option<VectorId>, Act);
+
+/// The op on the fast kernels, if they hold all its matrices.
+fn try_fast(cx: &Cx<'_>, x: Act, products: &[Product], epilogue: Epilogue) -> Result<bool> {
+    let Some(fast) = cx.weights.fast() else { return Ok(false) };
+    let part = |(weight, bias, out): &Product| {
+        let weight = cx.weights.handle(*weight)?;
+        Some(Part { weight, bias: cx.weights.opt_vector(*bias), out: cx.act(*out) })
+    };
+    let Some(parts) = products.iter().map(part).collect::<Option<Vec<Part>>>() else { return Ok(false) };
+    let input = imaged(cx, fast, x)?;
+    fast.launch(cx.gpu, &input, &parts, epilogue)?;
+    Ok(true)
+}
+
+/// The input with an image of what it holds now.
+fn imaged(cx: &Cx<'_>, fast: &dyn LinearKernels, x: Act) -> Result<Input> {
+    let rows = Rows { bucket: cx.capacity(x) as usize, count: cx.count(x) };
+    let place = cx.memory.image(x);
+    let image = place.map_or(0, |at| cx.base + at as u64);
+    let input = Input { x: cx.act(x), image, cols: cx.width(x), rows };
+    let mut imaged = cx.imaged.borrow_mut();
+    if place.is_some() && !imaged.contains(&x) {
+        fast.make_image(cx.gpu, &input)?;
+        imaged.push(x);
+    }
+    Ok(input)
+}
+
+/// All outputs of one input in one launch.
+pub(super) fn linear(cx: &Cx<'_>, x: Act, outs: &[LinearOut]) -> Result<()> {
+    let products: Vec<Product> = outs.iter().map(|o| (o.weight, o.bias, o.out)).collect();
+    if try_fast(cx, x, &products, Epilogue::Store)? {
+        return Ok(());
+    }
+    for outs in outs.chunks(MAX_PARTS) {
+        let mut params = params(cx, x, STORE);
+        params.n_parts = outs.len() as u32;
+        for (place, out) in params.parts.iter_mut().zip(outs) {
+            *place = part(cx, out.weight, out.bias, out.out, params.n_outputs);
+            params.n_outputs += place.weight.rows;
+        }
+        launch(cx, x, &params)?;
+    }
+    Ok(())
+}
+
+pub(super) fn linear_add(
+    cx: &Cx<'_>,
+    x: Act,
+    weight: MatrixId,
+    bias: Option<VectorId>,
+    gate: Option<Act>,
+    stream: Act,
+) -> Result<()> {
+    if try_fast(cx, x, &[(weight, bias, stream)], Epilogue::Add { gate: cx.opt_act(gate) })? {
+        return Ok(());
+    }
+    let mut params = params(cx, x, ADD);
+    params.parts[0] = part(cx, weight, bias, stream, 0);
+    params.n_outputs = params.parts[0].weight.rows;
+    params.gate = cx.opt_act(gate);
+    launch(cx, x, &params)
+}
+
+pub(super) fn linear_glu(cx: &Cx<'_>, x: Act, [gate, up]: [MatrixId; 2], glu: Glu, out: Act) -> Result<()> {
+    let (kind, alpha, limit) = glu_params(glu);
+    if try_fast(cx, x, &[(gate, None, out), (up, None, out)], Epilogue::Glu { kind, alpha, limit })? {
+        return Ok(());
+    }
+    let mut params = params(cx, x, GLU);
+    params.parts[0] = part(cx, gate, None, out, 0);
+    params.parts[1] = part(cx, up, None, out, 0);
+    params.n_parts = 2;
+    params.n_outputs = params.parts[0].weight.rows;
+    (params.glu_kind, params.alpha, params.limit) = (kind, alpha, limit);
+    launch(cx, x, &params)
+}

@@ -1,0 +1,230 @@
+//! The ops, one idea a file: the parameters of its kernel, and how many blocks it takes. Kernels trust what is passed;
+//! shapes come from one recorded plan and the state made for it.
+
+pub(crate) mod attention;
+pub(crate) mod commit;
+mod experts;
+mod linear;
+pub(crate) mod recurrent;
+mod row_ops;
+
+use std::cell::RefCell;
+
+use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet};
+
+use crate::driver::{CudaError, KernelParams, Result};
+use crate::linear::{Gpu, ImageShape};
+use crate::plan_memory::PlanMemory;
+use crate::state::StateMemory;
+use crate::step_data::StepView;
+use crate::weights::DeviceWeights;
+
+/// What an op is launched with. Addresses are fixed from one replay to the next.
+pub(crate) struct Cx<'a> {
+    pub(crate) gpu: Gpu<'a>,
+    pub(crate) weights: &'a DeviceWeights,
+    pub(crate) memory: &'a PlanMemory,
+    pub(crate) state: &'a StateMemory,
+    pub(crate) step: StepView,
+    /// Of the arena.
+    pub(crate) base: u64,
+    /// Of counters that are zero between launches.
+    pub(crate) counters: u64,
+    /// Inputs whose images are those of what they now hold.
+    pub(crate) imaged: RefCell<Vec<Act>>,
+}
+
+impl Cx<'_> {
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.memory.plan
+    }
+
+    pub(crate) fn act(&self, act: Act) -> u64 {
+        self.base + self.memory.act(act) as u64
+    }
+
+    pub(crate) fn opt_act(&self, act: Option<Act>) -> u64 {
+        act.map_or(0, |a| self.act(a))
+    }
+
+    pub(crate) fn choice(&self, choice: Choice) -> u64 {
+        self.base + self.memory.choice(choice) as u64
+    }
+
+    pub(crate) fn width(&self, act: Act) -> usize {
+        self.plan().act(act).width
+    }
+
+    /// Choices per row.
+    pub(crate) fn k(&self, choice: Choice) -> usize {
+        self.plan().choices[choice.0 as usize].width
+    }
+
+    /// Where the device finds how many rows a buffer has.
+    pub(crate) fn count(&self, act: Act) -> u64 {
+        match self.plan().act(act).rows {
+            RowSet::Step => self.step.counts,
+            RowSet::Logits => self.step.counts + 4,
+        }
+    }
+
+    /// How many rows a buffer can have.
+    pub(crate) fn capacity(&self, act: Act) -> u32 {
+        self.plan().capacity(self.plan().act(act).rows) as u32
+    }
+
+    /// Where an op that makes `out` writes its image too, and its shape; 0 where there is none. From now on it counts as
+    /// made.
+    pub(crate) fn image_to_make(&self, out: Act) -> (u64, ImageShape) {
+        let Some((fast, at)) = self.weights.fast().zip(self.memory.image(out)) else {
+            return (0, ImageShape::default());
+        };
+        self.imaged.borrow_mut().push(out);
+        (self.base + at as u64, fast.image_shape(self.capacity(out) as usize, self.width(out)))
+    }
+
+    pub(crate) fn launch<P: KernelParams>(
+        &self,
+        kernel: (&'static str, &'static str),
+        grid: [usize; 3],
+        threads: u32,
+        shared_bytes: usize,
+        params: &P,
+    ) -> Result<()> {
+        self.gpu.launch(kernel, grid, threads, shared_bytes, params)
+    }
+}
+
+/// Matrices of a linear op, which all run on the same kernel.
+pub(crate) fn linear_matrices(op: &Op) -> Vec<MatrixId> {
+    match op {
+        Op::Linear { outs, .. } => outs.iter().map(|o| o.weight).collect(),
+        Op::LinearAdd { weight, .. } => vec![*weight],
+        Op::LinearGlu { gate, up, .. } => vec![*gate, *up],
+        _ => Vec::new(),
+    }
+}
+
+/// The buffers an op writes, whose images are then stale.
+fn written(op: &Op) -> Vec<Act> {
+    match op {
+        Op::Embed { out, .. }
+        | Op::Select { out, .. }
+        | Op::LinearGlu { out, .. }
+        | Op::Angles { out, .. }
+        | Op::GatedNorm { out, .. }
+        | Op::LoadTaps { out }
+        | Op::Concat { out, .. } => vec![*out],
+        Op::Norm { out, tap, .. } => [*out].into_iter().chain(*tap).collect(),
+        Op::Linear { outs, .. } => outs.iter().map(|o| o.out).collect(),
+        Op::LinearAdd { stream, .. } => vec![*stream],
+        Op::AttentionPrepare(a) => [a.k].into_iter().chain(a.q).collect(),
+        Op::Attention(a) => vec![a.out],
+        Op::RecurrentPrepare(r) => vec![r.out, r.gates],
+        Op::Recurrent(r) => vec![r.delta, r.out],
+        Op::ExpertGlu(e) => vec![e.out],
+        Op::ExpertAdd(e) => vec![e.parts, e.stream],
+        Op::Route(_) | Op::TopTokens { .. } => Vec::new(),
+    }
+}
+
+/// Matrices the op reads as files hold them.
+pub(crate) fn raw_matrices(op: &Op) -> Vec<MatrixId> {
+    match op {
+        Op::Embed { table, .. } => vec![*table],
+        Op::ExpertGlu(e) => vec![e.gate, e.up],
+        Op::ExpertAdd(e) => vec![e.down],
+        _ => Vec::new(),
+    }
+}
+
+/// Refuses what no kernel here can run, before anything is launched.
+pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
+    let refuse = |what: &str, why: String| Err(CudaError::Unsupported { what: what.into(), why });
+    match op {
+        Op::Attention(a) => attention::check(a),
+        Op::Route(r) if r.n_experts > experts::MAX_EXPERTS => {
+            refuse("the router", format!("it has {} experts, at most {}", r.n_experts, experts::MAX_EXPERTS))
+        }
+        Op::Concat { xs, .. } if xs.len() > row_ops::MAX_XS => {
+            refuse("a concatenation", format!("it has {} parts, at most {}", xs.len(), row_ops::MAX_XS))
+        }
+        _ if plan.taps.len() > commit::MAX_TAPS => {
+            refuse("taps", format!("there are {}, at most {}", plan.taps.len(), commit::MAX_TAPS))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All ops of the plan, in order; neighbours that one kernel can serve together.
+pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
+    let mut ops = cx.plan().ops.iter().peekable();
+    while let Some(op) = ops.next() {
+        match (op, ops.peek()) {
+            (Op::Recurrent(r), Some(Op::GatedNorm { x, gate, norm, head_dim, out })) if *x == r.out => {
+                cx.imaged.borrow_mut().retain(|act| ![r.delta, r.out, *out].contains(act));
+                recurrent::recurrent(cx, r)?;
+                recurrent::gated_norm_keep(cx, r, *gate, *norm, *head_dim, *out)?;
+                ops.next();
+            }
+            _ => launch(op, cx)?,
+        }
+    }
+    Ok(())
+}
+
+fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
+    let written = written(op);
+    cx.imaged.borrow_mut().retain(|act| !written.contains(act));
+    match op {
+        Op::Embed { table, out } => row_ops::embed(cx, *table, *out),
+        Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
+        Op::Select { x, out } => row_ops::select(cx, *x, *out),
+        Op::Angles { inv_freq, magnitude, out } => row_ops::angles(cx, *inv_freq, *magnitude, *out),
+        Op::GatedNorm { x, gate, norm, head_dim, out } => {
+            row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
+        }
+        Op::Linear { x, outs } => linear::linear(cx, *x, outs),
+        Op::LinearAdd { x, weight, bias, gate, stream } => {
+            linear::linear_add(cx, *x, *weight, *bias, *gate, *stream)
+        }
+        Op::LinearGlu { x, gate, up, glu, out } => linear::linear_glu(cx, *x, [*gate, *up], *glu, *out),
+        Op::AttentionPrepare(op) => attention::prepare(cx, op),
+        Op::Attention(op) => attention::attention(cx, op),
+        Op::RecurrentPrepare(op) => recurrent::prepare(cx, op),
+        Op::Recurrent(op) => {
+            recurrent::recurrent(cx, op)?;
+            recurrent::keep(cx, op)
+        }
+        Op::Route(op) => experts::route(cx, op),
+        Op::ExpertGlu(op) => experts::glu(cx, op),
+        Op::ExpertAdd(op) => experts::add(cx, op),
+        Op::LoadTaps { out } => row_ops::load_taps(cx, *out),
+        Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
+        Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),
+    }
+}
+
+/// (kind, alpha, limit) of `glu` in `common.cuh`.
+fn glu_params(glu: overdraft_plan::Glu) -> (u32, f32, f32) {
+    match glu {
+        overdraft_plan::Glu::Swish => (0, 0.0, 0.0),
+        overdraft_plan::Glu::Clamped { alpha, limit } => (1, alpha, limit),
+    }
+}
+
+/// Declares the parameter struct of a kernel. `pad` keeps the layout free of holes.
+macro_rules! kernel_params {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $($field: $type,)*
+        }
+        // SAFETY: laid out field by field as the struct of the same name in the kernel's file, checked for holes below.
+        unsafe impl crate::driver::KernelParams for $name {}
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*, "no padding");
+    };
+}
+pub(crate) use kernel_params;

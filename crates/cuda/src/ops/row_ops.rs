@@ -1,0 +1,154 @@
+//! Ops that treat each row by itself.
+
+use overdraft_plan::{Act, Choice, MatrixId, RmsNorm, VectorId};
+
+use super::{Cx, kernel_params};
+use crate::driver::Result;
+use crate::linear::ImageShape;
+use crate::step_data::StepView;
+
+/// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
+const MAX_NORM_CHUNKS: usize = 8192;
+/// `MAX_XS` of `copies.cu`.
+pub(crate) const MAX_XS: usize = 16;
+
+kernel_params!(Embed { step: StepView, table: u64, row_bytes: u64, out: u64, dtype: u32, width: u32 });
+kernel_params!(Norm {
+    n_rows: u64,
+    x: u64,
+    weight: u64,
+    out: u64,
+    tap: u64,
+    image: u64,
+    eps: f32,
+    width: u32,
+    shape: ImageShape,
+    pad: u32,
+});
+kernel_params!(GatedNorm {
+    n_rows: u64,
+    x: u64,
+    gate: u64,
+    weight: u64,
+    out: u64,
+    eps: f32,
+    heads: u32,
+    head_dim: u32,
+    pad: u32,
+});
+kernel_params!(Select { step: StepView, x: u64, out: u64, width: u32, pad: u32 });
+kernel_params!(LoadTaps { step: StepView, taps: u64, out: u64, width: u32, pad: u32 });
+kernel_params!(Concat {
+    n_rows: u64,
+    out: u64,
+    n: u32,
+    width: u32,
+    xs: [u64; MAX_XS],
+    widths: [u32; MAX_XS]
+});
+kernel_params!(Angles { step: StepView, inv_freq: u64, out: u64, magnitude: f32, n: u32 });
+kernel_params!(TopTokens { n_rows: u64, logits: u64, choices: u64, vocab: u32, k: u32 });
+
+fn rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
+    [cx.capacity(act) as usize, 1, 1]
+}
+
+pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
+    let raw = cx.weights.raw(table);
+    let params = Embed {
+        step: cx.step,
+        table: raw.data,
+        row_bytes: raw.row_bytes,
+        out: cx.act(out),
+        dtype: raw.dtype,
+        width: cx.width(out) as u32,
+    };
+    cx.launch(("embed", "embed"), rows(cx, out), 256, 0, &params)
+}
+
+pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
+    // Wider rows, and such as are no whole chunks, get their image from a kernel of its own.
+    let has_chunks = cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS;
+    let (image, shape) = if has_chunks { cx.image_to_make(out) } else { Default::default() };
+    let params = Norm {
+        n_rows: cx.count(x),
+        x: cx.act(x),
+        weight: cx.weights.vector(norm.weight),
+        out: cx.act(out),
+        tap: cx.opt_act(tap),
+        image,
+        eps: norm.eps,
+        width: cx.width(x) as u32,
+        shape,
+        pad: 0,
+    };
+    cx.launch(("norm", "rms_norm"), rows(cx, x), 512, 0, &params)
+}
+
+pub(super) fn gated_norm(
+    cx: &Cx<'_>,
+    x: Act,
+    gate: Act,
+    norm: RmsNorm,
+    head_dim: usize,
+    out: Act,
+) -> Result<()> {
+    let heads = cx.width(x) / head_dim;
+    let params = GatedNorm {
+        n_rows: cx.count(x),
+        x: cx.act(x),
+        gate: cx.act(gate),
+        weight: cx.weights.vector(norm.weight),
+        out: cx.act(out),
+        eps: norm.eps,
+        heads: heads as u32,
+        head_dim: head_dim as u32,
+        pad: 0,
+    };
+    cx.launch(("norm", "gated_norm"), [cx.capacity(x) as usize, heads.div_ceil(4), 1], 128, 0, &params)
+}
+
+pub(super) fn select(cx: &Cx<'_>, x: Act, out: Act) -> Result<()> {
+    let params =
+        Select { step: cx.step, x: cx.act(x), out: cx.act(out), width: cx.width(out) as u32, pad: 0 };
+    cx.launch(("copies", "select_rows"), rows(cx, out), 256, 0, &params)
+}
+
+pub(super) fn load_taps(cx: &Cx<'_>, out: Act) -> Result<()> {
+    let params = LoadTaps {
+        step: cx.step,
+        taps: cx.state.taps.ptr(),
+        out: cx.act(out),
+        width: cx.state.tap_width as u32,
+        pad: 0,
+    };
+    cx.launch(("copies", "load_taps"), rows(cx, out), 256, 0, &params)
+}
+
+pub(super) fn concat(cx: &Cx<'_>, parts: &[Act], out: Act) -> Result<()> {
+    let (mut xs, mut widths) = ([0; MAX_XS], [0; MAX_XS]);
+    for ((x, width), act) in xs.iter_mut().zip(&mut widths).zip(parts) {
+        (*x, *width) = (cx.act(*act), cx.width(*act) as u32);
+    }
+    let (n, width) = (parts.len() as u32, cx.width(out) as u32);
+    let params = Concat { n_rows: cx.count(out), out: cx.act(out), n, width, xs, widths };
+    cx.launch(("copies", "concat"), rows(cx, out), 256, 0, &params)
+}
+
+pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) -> Result<()> {
+    let n = cx.width(out) as u32 / 2;
+    let params =
+        Angles { step: cx.step, inv_freq: cx.weights.vector(inv_freq), out: cx.act(out), magnitude, n };
+    cx.launch(("copies", "angles"), rows(cx, out), 128, 0, &params)
+}
+
+pub(super) fn top_tokens(cx: &Cx<'_>, logits: Act, choice: Choice) -> Result<()> {
+    let params = TopTokens {
+        n_rows: cx.count(logits),
+        logits: cx.act(logits),
+        choices: cx.choice(choice),
+        vocab: cx.width(logits) as u32,
+        k: cx.k(choice) as u32,
+    };
+    cx.launch(("top_tokens", "top_tokens"), rows(cx, logits), 1024, 0, &params)
+}

@@ -1,0 +1,104 @@
+//! A plan with the places of its buffers in the arena that all plans take turns with.
+
+use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
+
+use crate::linear::LinearKernels;
+use crate::ops::{attention, recurrent};
+use crate::weights::ALIGN;
+
+/// Bytes of a choice: index and weight.
+pub(crate) const CHOICE_BYTES: usize = 8;
+
+pub(crate) struct PlanMemory {
+    pub(crate) plan: Plan,
+    acts: Vec<usize>,
+    choices: Vec<usize>,
+    /// Images of the inputs of linear ops, where the fast kernels want any.
+    images: Vec<(Act, usize)>,
+    /// Of the largest attention op's partial results.
+    pub(crate) partials: usize,
+    /// Of the largest recurrent op's products of keys.
+    pub(crate) dots: usize,
+    /// Bytes of the arena the plan needs.
+    pub(crate) n_bytes: usize,
+    /// Counters of its attention ops.
+    pub(crate) n_counters: usize,
+    /// Rows of the last run.
+    pub(crate) n_rows: usize,
+    pub(crate) n_logits: usize,
+}
+
+impl PlanMemory {
+    pub(crate) fn new(plan: Plan, fast: Option<&dyn LinearKernels>) -> Self {
+        let mut total = 0usize;
+        let mut place = |bytes: usize| {
+            let at = total;
+            total = (total + bytes).next_multiple_of(ALIGN);
+            at
+        };
+        let acts = plan.acts.iter().map(|a| place(4 * a.width * plan.capacity(a.rows))).collect();
+        let choices =
+            plan.choices.iter().map(|c| place(CHOICE_BYTES * c.width * plan.capacity(c.rows))).collect();
+        let mut images: Vec<(Act, usize)> = Vec::new();
+        for op in &plan.ops {
+            let (Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. }) = op else {
+                continue;
+            };
+            let spec = plan.act(*x);
+            let bytes = fast.map_or(0, |f| f.image_bytes(plan.capacity(spec.rows), spec.width));
+            if bytes > 0 && !images.iter().any(|i| i.0 == *x) {
+                images.push((*x, place(bytes)));
+            }
+        }
+        let ops = || plan.ops.iter().filter_map(|op| if let Op::Attention(a) = op { Some(a) } else { None });
+        let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
+        let dots = plan
+            .ops
+            .iter()
+            .map(|op| if let Op::RecurrentPrepare(r) = op { recurrent::dot_bytes(&plan, r) } else { 0 });
+        let dots = place(dots.max().unwrap_or(0));
+        let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket)).max().unwrap_or(0);
+        Self {
+            acts,
+            choices,
+            images,
+            partials,
+            dots,
+            n_bytes: total,
+            n_counters,
+            n_rows: 0,
+            n_logits: 0,
+            plan,
+        }
+    }
+
+    /// From the start of the arena, in bytes.
+    pub(crate) fn act(&self, act: Act) -> usize {
+        self.acts[act.0 as usize]
+    }
+
+    pub(crate) fn choice(&self, choice: Choice) -> usize {
+        self.choices[choice.0 as usize]
+    }
+
+    pub(crate) fn image(&self, act: Act) -> Option<usize> {
+        self.images.iter().find(|i| i.0 == act).map(|i| i.1)
+    }
+
+    /// Rows the last run had in a buffer of this kind.
+    pub(crate) fn rows(&self, spec: ActSpec) -> usize {
+        match spec.rows {
+            RowSet::Step => self.n_rows,
+            RowSet::Logits => self.n_logits,
+        }
+    }
+
+    /// Rows of the smallest embedding table: the bound of token ids.
+    pub(crate) fn vocab(&self, weights: &Weights) -> usize {
+        let tables = self.plan.ops.iter().filter_map(|op| match op {
+            Op::Embed { table, .. } => Some(weights.matrix(*table).rows),
+            _ => None,
+        });
+        tables.min().unwrap_or(usize::MAX)
+    }
+}

@@ -1,0 +1,175 @@
+//! A step as the device reads it: one block of words, packed into pinned memory and sent whole. `kernels/step.cuh` has
+//! the same layout.
+
+use overdraft_plan::{GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
+
+/// Rows and sequences are eight words each.
+const RECORD: usize = 8;
+const COUNTS: usize = 8;
+/// Earlier rows that a recurrent row can need.
+const REACH: usize = 2 * GRID;
+/// Marks a place in the kept window among `pasts`.
+const KEPT: u32 = 1 << 31;
+
+/// Addresses of a step's parts on the device. Passed to kernels by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct StepView {
+    pub(crate) counts: u64,
+    rows: u64,
+    paths: u64,
+    pasts: u64,
+    logit_rows: u64,
+    seqs: u64,
+    seq_rows: u64,
+    table_at: u64,
+    tables: u64,
+    n_classes: u32,
+    pad: u32,
+}
+
+/// Where the parts lie for steps of up to `bucket` rows, in words. A sequence has at least a row, so there are no more
+/// sequences than rows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepLayout {
+    bucket: usize,
+    n_classes: usize,
+}
+
+impl StepLayout {
+    pub(crate) fn new(bucket: usize, n_classes: usize) -> Self {
+        Self { bucket, n_classes }
+    }
+
+    fn rows(&self) -> usize {
+        COUNTS
+    }
+
+    fn paths(&self) -> usize {
+        self.rows() + self.bucket * RECORD
+    }
+
+    fn pasts(&self) -> usize {
+        self.paths() + self.bucket * MAX_DRAFT_DEPTH
+    }
+
+    fn logit_rows(&self) -> usize {
+        self.pasts() + self.bucket * REACH
+    }
+
+    fn seqs(&self) -> usize {
+        // Records are read in words of 16 bytes.
+        (self.logit_rows() + self.bucket).next_multiple_of(4)
+    }
+
+    fn seq_rows(&self) -> usize {
+        self.seqs() + self.bucket * RECORD
+    }
+
+    fn table_at(&self) -> usize {
+        self.seq_rows() + self.bucket
+    }
+
+    fn tables(&self) -> usize {
+        self.table_at() + self.bucket * self.n_classes
+    }
+
+    /// Words the step takes.
+    pub(crate) fn len(&self, step: &Step) -> usize {
+        let tables: usize = (0..step.n_seqs())
+            .flat_map(|s| (0..self.n_classes).map(move |c| (s, c)))
+            .map(|(s, c)| step.seq(s).table(c).len())
+            .sum();
+        self.tables() + tables
+    }
+
+    pub(crate) fn view(&self, base: u64) -> StepView {
+        let at = |words: usize| base + 4 * words as u64;
+        StepView {
+            counts: base,
+            rows: at(self.rows()),
+            paths: at(self.paths()),
+            pasts: at(self.pasts()),
+            logit_rows: at(self.logit_rows()),
+            seqs: at(self.seqs()),
+            seq_rows: at(self.seq_rows()),
+            table_at: at(self.table_at()),
+            tables: at(self.tables()),
+            n_classes: self.n_classes as u32,
+            pad: 0,
+        }
+    }
+
+    /// Packs a step that was found valid into at least [`Self::len`] words.
+    pub(crate) fn pack(&self, step: &Step, words: &mut [u32]) {
+        words[0] = step.n_rows() as u32;
+        words[1] = step.logit_rows().len() as u32;
+        words[2] = step.n_seqs() as u32;
+        for (i, row) in step.rows().iter().enumerate() {
+            let view = step.view(i);
+            let is_sure = row.local < view.seq.n_sure;
+            let record =
+                [row.token, row.seq, row.pos, row.parent, row.local, view.kv_slot(), is_sure as u32, 0];
+            words[self.rows() + i * RECORD..][..RECORD].copy_from_slice(&record);
+            let path = &mut words[self.paths() + i * MAX_DRAFT_DEPTH..][..MAX_DRAFT_DEPTH];
+            for (slot, pos) in path.iter_mut().zip(view.seq.sure_end()..=row.pos) {
+                *slot = view.slot_of(pos);
+            }
+            let pasts = &mut words[self.pasts() + i * REACH..][..REACH];
+            for (past, pos) in pasts.iter_mut().zip(grid_of(row.pos)..row.pos) {
+                *past = match view.slot_of(pos).checked_sub(view.seq.committed) {
+                    Some(local) => view.seq.rows[local as usize],
+                    None => KEPT | (pos % WINDOW_ROWS as u32),
+                };
+            }
+        }
+        words[self.logit_rows()..][..step.logit_rows().len()].copy_from_slice(step.logit_rows());
+        let (mut first, mut table) = (0, 0);
+        for s in 0..step.n_seqs() {
+            let seq = step.seq(s);
+            let n = seq.rows.len();
+            let record =
+                [seq.slot as u32, seq.committed, seq.n_sure, seq.stored_grid, first as u32, n as u32, 0, 0];
+            words[self.seqs() + s * RECORD..][..RECORD].copy_from_slice(&record);
+            words[self.seq_rows() + first..][..n].copy_from_slice(seq.rows);
+            first += n;
+            for class in 0..self.n_classes {
+                let pages = seq.table(class);
+                words[self.table_at() + s * self.n_classes + class] = table as u32;
+                words[self.tables() + table..][..pages.len()].copy_from_slice(pages);
+                table += pages.len();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdraft_plan::NO_PARENT;
+
+    #[test]
+    fn a_tree_is_packed_as_the_kernels_read_it() {
+        let mut step = Step::default();
+        let tables = [[7u32, 8], [9, 10]];
+        let s = step.add_seq(3, 10, 1, 0, tables.iter().map(|t| t.as_slice()));
+        let root = step.push(s, 5, NO_PARENT);
+        let a = step.push(s, 6, root);
+        step.push(s, 7, root);
+        let leaf = step.push(s, 8, a);
+        step.want_logits(leaf);
+        let layout = StepLayout::new(8, 2);
+        let mut words = vec![0; layout.len(&step)];
+        layout.pack(&step, &mut words);
+        assert_eq!(words[..3], [4, 1, 1]);
+        assert_eq!(words[layout.rows() + 3 * RECORD..][..7], [8, 0, 12, a, 3, 13, 0]);
+        assert_eq!(words[layout.paths() + 3 * MAX_DRAFT_DEPTH..][..2], [11, 13]);
+        let pasts = &words[layout.pasts() + 3 * REACH..][..12];
+        assert_eq!(pasts[..10], std::array::from_fn::<u32, 10, _>(|p| KEPT | p as u32));
+        assert_eq!(pasts[10..], [root, a]);
+        assert_eq!(words[layout.logit_rows()], leaf);
+        assert_eq!(words[layout.seqs()..][..6], [3, 10, 1, 0, 0, 4]);
+        assert_eq!(words[layout.table_at()..][..2], [0, 2]);
+        assert_eq!(words[layout.tables()..], [7, 8, 9, 10]);
+    }
+}
