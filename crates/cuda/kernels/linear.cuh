@@ -293,7 +293,7 @@ __device__ __forceinline__ bool arrived(const float4& v) {
 template <int TILES>
 __device__ __forceinline__ void gather(const LinearParams& p, u32 block, u32 unit_end, u32 warp, float (&sum)[TILES][4]) {
     const float nothing = __uint_as_float(NOTHING);
-    constexpr u32 AT_ONCE = TILES == 1 ? 8 : TILES == 2 ? 4 : 2;
+    constexpr u32 AT_ONCE = TILES == 1 ? 4 : TILES == 2 ? 2 : 1;
     for (u32 first = block + 1; first < gridDim.x && p.start[first] < unit_end; first += AT_ONCE) {
         float4 theirs[AT_ONCE][TILES];
 #pragma unroll
