@@ -1,6 +1,7 @@
 // Softmax attention of a row over its own past. A block takes up to G heads that share keys, one row, and one of SPLITS runs
 // of pages of 64 absolute positions; the last block of a (row, heads) to end combines the runs in order. Which pages a run
 // has is decided by the row's own position alone, so no neighbour changes a bit.
+#include "image.cuh"
 #include "step.cuh"
 
 #define SPLITS 32u
@@ -13,8 +14,11 @@ struct Attention {
     const float* sinks;
     float* partials;  // [row, head, SPLITS, d + 2]: max, sum, weighted values
     u32* done;        // [row, kv head, head block], zero between launches
+    u8* image;        // of `out` for the linear kernels, where they want one and heads are whole blocks of it
     float scale;
     u32 first_row, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_is_f16, gated, head_blocks;
+    ImageShape shape;
+    u32 pad;
 };
 
 // E values at element `at`.
@@ -163,21 +167,32 @@ __device__ __forceinline__ void attend(const Attention& p) {
     __syncthreads();
     if (!is_last) return;
     __threadfence();
-    if (threadIdx.x >= p.d) return;
+    __shared__ __align__(16) float whole[256];
     for (u32 g = 0; g < n_heads; g++) {
         const u32 head = first_head + g;
-        const float* runs = p.partials + ((u64)blockIdx.z * p.heads + head) * per_head;
-        float max = p.sinks ? p.sinks[head] : -INFINITY_F;
-        for (u32 s = 0; s < n_runs; s++) max = fmaxf(max, __ldcg(runs + s * stride));
-        float total = p.sinks ? expf(p.sinks[head] - max) : 0.0f, sum = 0.0f;
-        for (u32 s = 0; s < n_runs; s++) {
-            const float weight = expf(__ldcg(runs + s * stride) - max);
-            total = __fmaf_rn(weight, __ldcg(runs + s * stride + 1), total);
-            sum = __fmaf_rn(weight, __ldcg(runs + s * stride + 2 + threadIdx.x), sum);
+        if (threadIdx.x < p.d) {
+            const float* runs = p.partials + ((u64)blockIdx.z * p.heads + head) * per_head;
+            float max = p.sinks ? p.sinks[head] : -INFINITY_F;
+            for (u32 s = 0; s < n_runs; s++) max = fmaxf(max, __ldcg(runs + s * stride));
+            float total = p.sinks ? expf(p.sinks[head] - max) : 0.0f, sum = 0.0f;
+            for (u32 s = 0; s < n_runs; s++) {
+                const float weight = expf(__ldcg(runs + s * stride) - max);
+                total = __fmaf_rn(weight, __ldcg(runs + s * stride + 1), total);
+                sum = __fmaf_rn(weight, __ldcg(runs + s * stride + 2 + threadIdx.x), sum);
+            }
+            sum /= total;
+            if (p.gated) sum *= sigmoid(p.q[((u64)r * p.heads + head) * p.q_stride + p.d + threadIdx.x]);
+            p.out[((u64)r * p.heads + head) * p.d + threadIdx.x] = sum;
+            whole[threadIdx.x] = sum;
         }
-        sum /= total;
-        if (p.gated) sum *= sigmoid(p.q[((u64)r * p.heads + head) * p.q_stride + p.d + threadIdx.x]);
-        p.out[((u64)r * p.heads + head) * p.d + threadIdx.x] = sum;
+        if (!p.image) continue;
+        __syncthreads();
+        if (warp < p.d / 128) {
+            const float4 four = *(const float4*)(whole + 128 * warp + 4 * lane);
+            const float x[4] = {four.x, four.y, four.z, four.w};
+            image_store(p.image, p.shape, r, head * (p.d / 128) + warp, x);
+        }
+        __syncthreads();
     }
 }
 

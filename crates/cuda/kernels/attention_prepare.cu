@@ -17,14 +17,16 @@ __device__ __forceinline__ void store_kv(const AttentionPrepare& p, u64 at, floa
 
 extern "C" __global__ void __launch_bounds__(128) attention_prepare(const __grid_constant__ AttentionPrepare p) {
     extern __shared__ float room[];
-    pdl_wait();
-    pdl_next();
     const u32 r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const u32 q_heads = p.q ? p.heads : 0;
     u32 unit = blockIdx.y * 4 + warp;
-    if (r >= p.step.counts[0] || unit >= q_heads + 2 * p.kv_heads) return;
-    const Row row = p.step.rows[r];
-    const u32 page = page_of(p.step, row.seq, p.cls, row.kv_slot);
+    // The step's data and the angles are there before the kernel before this one ends.
+    const bool is_there = r < p.step.counts[0] && unit < q_heads + 2 * p.kv_heads;
+    const Row row = is_there ? p.step.rows[r] : Row{};
+    const u32 page = is_there ? page_of(p.step, row.seq, p.cls, row.kv_slot) : 0;
+    pdl_wait();
+    pdl_next();
+    if (!is_there) return;
     const u64 place = (u64)(row.kv_slot % PAGE) * p.d, run = (u64)PAGE * p.d;
     if (unit >= q_heads + p.kv_heads) {
         const u32 h = unit - q_heads - p.kv_heads;

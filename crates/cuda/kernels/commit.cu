@@ -29,6 +29,7 @@ __device__ __forceinline__ void compact(T* kv, const CommitKv& p, const KvLayer&
 
 // A block per (layer, head of k or v, sequence), a thread per channel.
 extern "C" __global__ void __launch_bounds__(256) commit_kv(const __grid_constant__ CommitKv p) {
+    pdl_wait();
     const KvLayer l = p.layers[blockIdx.x];
     if (blockIdx.y >= 2 * l.kv_heads) return;
     for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
@@ -45,6 +46,7 @@ struct CommitRecurrent {
 
 // A block per (layer, accepted row, sequence).
 extern "C" __global__ void __launch_bounds__(256) commit_recurrent(const __grid_constant__ CommitRecurrent p) {
+    pdl_wait();
     const u32* rows = p.accepted + blockIdx.z * (1 + PATH);
     if (blockIdx.y >= rows[0]) return;
     const u32 row = rows[1 + blockIdx.y];
@@ -65,6 +67,7 @@ struct CommitTaps {
 
 // A block per (one of the last TAP_ROWS sure rows or an accepted one, sequence). Of rows with one place the later wins.
 extern "C" __global__ void __launch_bounds__(256) commit_taps(const __grid_constant__ CommitTaps p) {
+    pdl_wait();
     const Seq seq = p.step.seqs[blockIdx.y];
     const u32* rows = p.accepted + blockIdx.y * (1 + PATH);
     const u32 total = seq.n_sure + rows[0], first = total > TAP_ROWS ? total - TAP_ROWS : 0, i = first + blockIdx.x;

@@ -1,29 +1,78 @@
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) . weight; a tap receives x[r] unchanged. A block per row.
+#include "image.cuh"
 #include "step.cuh"
 
 struct Norm {
     const u32* n_rows;
     const float *x, *weight;
     float *out, *tap;
+    u8* image;  // of `out` for the linear kernels, where they want one
     float eps;
     u32 width;
+    ImageShape shape;
+    u32 pad;
 };
 
-extern "C" __global__ void __launch_bounds__(512) rms_norm(const __grid_constant__ Norm p) {
-    __shared__ float room[33];
+#define THREADS 512u
+// Four numbers side by side that a thread keeps between the sum and the product, so often.
+#define KEPT_CHUNKS 4u
+
+// Rows of whole chunks, all of which fit.
+__device__ __forceinline__ void norm_chunks(const Norm& p, float* room) {
+    const u32 r = blockIdx.x;
+    const bool is_there = r < *p.n_rows;
+    float4 kept[KEPT_CHUNKS], weight[KEPT_CHUNKS];
+    const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+        const u32 c = n * THREADS + threadIdx.x;
+        weight[n] = 4 * c < p.width ? ((const float4*)p.weight)[c] : zero;
+    }
     pdl_wait();
     pdl_next();
+    if (!is_there) return;
+    const u64 first = (u64)r * p.width / 4;
+#pragma unroll
+    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+        const u32 c = n * THREADS + threadIdx.x;
+        kept[n] = 4 * c < p.width ? ((const float4*)p.x)[first + c] : zero;
+    }
+    float squares = 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+        squares = __fmaf_rn(kept[n].x, kept[n].x, squares);
+        squares = __fmaf_rn(kept[n].y, kept[n].y, squares);
+        squares = __fmaf_rn(kept[n].z, kept[n].z, squares);
+        squares = __fmaf_rn(kept[n].w, kept[n].w, squares);
+    }
+    const float scale = 1.0f / sqrtf(block_sum(squares, room) / (float)p.width + p.eps);
+#pragma unroll
+    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+        const u32 c = n * THREADS + threadIdx.x, block = c / 32;
+        const float4 k = kept[n], w = weight[n];
+        const float y[4] = {k.x * scale * w.x, k.y * scale * w.y, k.z * scale * w.z, k.w * scale * w.w};
+        if (4 * c < p.width) {
+            ((float4*)p.out)[first + c] = make_float4(y[0], y[1], y[2], y[3]);
+            if (p.tap) ((float4*)p.tap)[first + c] = k;
+        }
+        if (p.image && block < p.shape.n_blocks) image_store(p.image, p.shape, r, block, y);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(const __grid_constant__ Norm p) {
+    __shared__ float room[33];
+    if (p.width % 4 == 0 && p.width <= 4 * KEPT_CHUNKS * THREADS) return norm_chunks(p, room);
     const u32 r = blockIdx.x;
+    pdl_wait();
+    pdl_next();
     if (r >= *p.n_rows) return;
     const float* x = p.x + (u64)r * p.width;
     float squares = 0.0f;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) squares = __fmaf_rn(x[i], x[i], squares);
+    for (u32 i = threadIdx.x; i < p.width; i += THREADS) squares = __fmaf_rn(x[i], x[i], squares);
     const float scale = 1.0f / sqrtf(block_sum(squares, room) / (float)p.width + p.eps);
-    float* out = p.out + (u64)r * p.width;
-    for (u32 i = threadIdx.x; i < p.width; i += blockDim.x) {
-        const float v = x[i];
-        if (p.tap) p.tap[(u64)r * p.width + i] = v;
-        out[i] = v * scale * p.weight[i];
+    for (u32 i = threadIdx.x; i < p.width; i += THREADS) {
+        if (p.tap) p.tap[(u64)r * p.width + i] = x[i];
+        p.out[(u64)r * p.width + i] = x[i] * scale * p.weight[i];
     }
 }
 

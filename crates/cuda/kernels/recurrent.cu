@@ -3,11 +3,11 @@
 // key channels, whose part of S a thread keeps in registers. Rows go in tiles: what S gives them and how much each earlier
 // row counts is worked out for a tile at once, and only the deltas follow one another, a warp with a lane per column.
 // Every sum has one order, whatever the rows beside.
+#include "image.cuh"
 #include "keep.cuh"
 
 #define COLUMNS 32u
 #define PARTS 4u
-#define REACH 32u
 #define TILE 16u
 // Deltas of the step's last rows at hand; older ones are read back.
 #define RING 64u
@@ -34,6 +34,8 @@ struct Room {
     float deltas[WINDOW_ROWS + RING][COLUMNS];
     float gs[WINDOW_ROWS + RING];
     float whole[TILE], own[TILE], beta[TILE];
+    // Of the tile's rows: which of the step, and its position.
+    u32 row[TILE], pos[TILE];
 };
 
 struct Head {
@@ -41,11 +43,6 @@ struct Head {
     u32 h, key_head, keys, width, column;
     bool has_column;
 };
-
-// Which row of the step stands at `pos` as `row` sees it; `pos` is not before the step.
-__device__ __forceinline__ u32 local_at(const Recurrent& p, const Head& head, u32 row, u32 pos) {
-    return slot_of(p.step, row, head.seq.committed + head.seq.n_sure, pos) - head.seq.committed;
-}
 
 // s = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T over the 16 rows from `grid`, which are sure.
 template <u32 R>
@@ -112,7 +109,8 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     Room<DK>& room = *(Room<DK>*)bytes;
     constexpr u32 R = DK / PARTS;
-    if (blockIdx.z >= p.step.counts[2]) return;
+    // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
+    if (blockIdx.z >= p.step.counts[2]) return pdl_wait();
     const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, dk = p.key_dim, dv = p.value_dim, h = blockIdx.y;
     const u32 keys = p.key_heads * dk, key_head = p.tiled ? h % p.key_heads : h / (p.value_heads / p.key_heads);
     const u32 column = blockIdx.x * COLUMNS + lane;
@@ -134,6 +132,8 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         if (lane == 0) room.gs[at] = row[keys + deltas + h];
     }
 
+    pdl_wait();
+    pdl_next();
     u32 at = seq.stored_grid, ahead_at = 0;
     bool has_ahead = false;
     for (u32 local = 0; local < seq.n_rows;) {
@@ -144,6 +144,10 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         const u32 n_tile = end - local;
         for (u32 t = warp; t < n_tile; t += PARTS) {
             const u64 r = p.step.seq_rows[seq.first + local + t];
+            if (lane == 0) {
+                room.row[t] = (u32)r;
+                room.pos[t] = p.step.rows[r].pos;
+            }
             const float* x = p.prepared + r * head.width + key_head * dk;
             for (u32 i = lane; i < DK; i += 32) {
                 room.qk[t][0][i] = i < dk ? x[i] : 0.0f;
@@ -156,23 +160,21 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         }
         __syncthreads();
         for (u32 t = warp; t < n_tile; t += PARTS) {
-            const u32 mine = local + t, r = p.step.seq_rows[seq.first + mine], pos = p.step.rows[r].pos;
-            const u32 grid = grid_of(pos), n = pos - grid;
+            const u32 mine = local + t, r = room.row[t], pos = room.pos[t], n = pos - grid_of(pos);
             const float2* dots = p.dots + ((u64)r * p.key_heads + key_head) * REACH;
             const float2 dot = lane <= n ? dots[lane] : make_float2(0.0f, 0.0f);
             u32 where = 0;
             float g = 0.0f;
             if (lane < n) {
-                if (grid + lane < seq.committed) {
-                    where = (grid + lane) % WINDOW_ROWS;
+                const u32 past = p.step.pasts[r * REACH + lane];
+                if (past & KEPT) {
+                    where = past & ~KEPT;
                     g = room.gs[where];
                 } else {
-                    const u32 other = local_at(p, head, r, grid + lane);
-                    const u32 row = p.step.seq_rows[seq.first + other];
                     // A tile may overwrite the ring's oldest, so only what is nearer is taken from it.
-                    const bool is_near = other + RING >= local + TILE;
-                    where = is_near ? WINDOW_ROWS + other % RING : WINDOW_ROWS + RING + row;
-                    g = p.gates[(u64)row * 2 * p.value_heads + h];
+                    const u32 other = p.step.rows[past].local;
+                    where = other + RING >= local + TILE ? WINDOW_ROWS + other % RING : WINDOW_ROWS + RING + past;
+                    g = p.gates[(u64)past * 2 * p.value_heads + h];
                 }
             }
             // Decay from just after each past row to this one, summed backwards from the row itself: prefix sums reach
@@ -189,7 +191,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
             if (lane == 0) room.whole[t] = expf(all);
         }
         for (u32 t = 0; t < n_tile; t++) {
-            const u32 grid = grid_of(p.step.rows[p.step.seq_rows[seq.first + local + t]].pos);
+            const u32 grid = grid_of(room.pos[t]);
             float sq, sk;
             const float *q = room.qk[t][0] + warp * R, *k = room.qk[t][1] + warp * R;
             if (grid == at) {
@@ -211,7 +213,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         __syncthreads();
         if (warp == 0) {
             for (u32 t = 0; t < n_tile; t++) {
-                const u32 mine = local + t, r = p.step.seq_rows[seq.first + mine], pos = p.step.rows[r].pos, n = pos - grid_of(pos);
+                const u32 mine = local + t, r = room.row[t], n = room.pos[t] - grid_of(room.pos[t]);
                 const u64 place = (u64)r * deltas + h * dv + column;
                 const float v = head.has_column ? p.prepared[(u64)r * head.width + 2 * keys + h * dv + column] : 0.0f;
                 const auto& sums = room.sums[t];
@@ -247,8 +249,6 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
 
 #define ENTRY(DK)                                                                                              \
     extern "C" __global__ void __launch_bounds__(128, 2) recurrent_##DK(const __grid_constant__ Recurrent p) { \
-        pdl_wait();                                                                                            \
-        pdl_next();                                                                                            \
         recur<DK>(p);                                                                                          \
     }
 ENTRY(64)
@@ -272,22 +272,37 @@ struct GatedNormKeep {
     KeptLayer layer;
     const float *x, *gate, *weight;
     float* out;
+    u8* image;  // of `out` for the linear kernels, where they want one and a head is one of its blocks
     float eps;
-    u32 heads, head_dim, pad;
+    u32 heads, head_dim;
+    ImageShape shape;
 };
 
 extern "C" __global__ void __launch_bounds__(128) gated_norm_keep(const __grid_constant__ GatedNormKeep p) {
+    const u32 r = blockIdx.x, h = blockIdx.y * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
+    const bool is_there = r < p.step.counts[0];
     pdl_wait();
     pdl_next();
-    const u32 r = blockIdx.x, h = blockIdx.y * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    if (r >= p.step.counts[0]) return;
+    if (!is_there) return;
     if (h < p.heads) {
         const u64 at = ((u64)r * p.heads + h) * p.head_dim;
+        // Lanes take channels side by side where the image wants them so; it depends on the shape alone.
+        const u32 step = p.head_dim == 128 ? 1 : 32, first = p.head_dim == 128 ? 4 * lane : lane;
+        const u32 end = p.head_dim == 128 ? first + 4 : p.head_dim;
         float squares = 0.0f;
-        for (u32 i = lane; i < p.head_dim; i += 32) squares = __fmaf_rn(p.x[at + i], p.x[at + i], squares);
+        for (u32 i = first; i < end; i += step) squares = __fmaf_rn(p.x[at + i], p.x[at + i], squares);
         const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.head_dim + p.eps);
-        for (u32 i = lane; i < p.head_dim; i += 32)
-            p.out[at + i] = p.x[at + i] * scale * p.weight[i] * silu(p.gate[at + i]);
+        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+        for (u32 i = first, n = 0; i < end; i += step, n++) {
+            const float v = p.x[at + i] * scale * p.weight[i] * silu(p.gate[at + i]);
+            p.out[at + i] = v;
+            if (n == 0) y[0] = v;
+            if (n == 1) y[1] = v;
+            if (n == 2) y[2] = v;
+            if (n == 3) y[3] = v;
+        }
+        if (p.image) image_store(p.image, p.shape, r, h, y);
     }
     keep_if_sure(p.step, p.layer, r, blockIdx.y, gridDim.y);
 }

@@ -9,6 +9,10 @@
 #define WINDOW_ROWS 48u
 #define CONV_ROWS 4u
 #define TAP_ROWS 32u
+// Earlier rows that a recurrent row can need, from its grid on.
+#define REACH 32u
+// In `pasts`: a committed row, at this place of the kept window.
+#define KEPT 0x80000000u
 
 struct Row {
     u32 token, seq, pos, parent;
@@ -26,6 +30,7 @@ struct Step {
     const u32* counts;  // rows, logit rows, sequences
     const Row* rows;
     const u32* paths;  // [row, PATH]: KV slots of the row's path past the sure rows
+    const u32* pasts;  // [row, REACH]: the rows at positions from its grid up to its parent's, as it sees them
     const u32* logit_rows;
     const Seq* seqs;
     const u32* seq_rows;

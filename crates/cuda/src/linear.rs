@@ -69,6 +69,15 @@ pub(crate) enum Epilogue {
     Glu { kind: u32, alpha: f32, limit: f32 },
 }
 
+/// `ImageShape` of `image.cuh`: where ops that make an input write its image themselves.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ImageShape {
+    pub(crate) n_blocks: u32,
+    pub(crate) n_tiles: u32,
+    pub(crate) group_tiles: u32,
+}
+
 pub(crate) trait LinearKernels: Send {
     fn takes(&self, matrix: &Matrix) -> bool;
 
@@ -77,6 +86,8 @@ pub(crate) trait LinearKernels: Send {
 
     /// Bytes of what [`Self::make_image`] writes.
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize;
+
+    fn image_shape(&self, bucket: usize, cols: usize) -> ImageShape;
 
     /// Brings an input into the form the kernels read, once for all linears of it.
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()>;

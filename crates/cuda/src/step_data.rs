@@ -1,11 +1,15 @@
 //! A step as the device reads it: one block of words, packed into pinned memory and sent whole. `kernels/step.cuh` has
 //! the same layout.
 
-use overdraft_plan::{MAX_DRAFT_DEPTH, Step};
+use overdraft_plan::{GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
 
 /// Rows and sequences are eight words each.
 const RECORD: usize = 8;
 const COUNTS: usize = 8;
+/// Earlier rows that a recurrent row can need.
+const REACH: usize = 2 * GRID;
+/// Marks a place in the kept window among `pasts`.
+const KEPT: u32 = 1 << 31;
 
 /// Addresses of a step's parts on the device. Passed to kernels by value.
 #[repr(C)]
@@ -14,6 +18,7 @@ pub(crate) struct StepView {
     pub(crate) counts: u64,
     rows: u64,
     paths: u64,
+    pasts: u64,
     logit_rows: u64,
     seqs: u64,
     seq_rows: u64,
@@ -44,8 +49,12 @@ impl StepLayout {
         self.rows() + self.bucket * RECORD
     }
 
-    fn logit_rows(&self) -> usize {
+    fn pasts(&self) -> usize {
         self.paths() + self.bucket * MAX_DRAFT_DEPTH
+    }
+
+    fn logit_rows(&self) -> usize {
+        self.pasts() + self.bucket * REACH
     }
 
     fn seqs(&self) -> usize {
@@ -80,6 +89,7 @@ impl StepLayout {
             counts: base,
             rows: at(self.rows()),
             paths: at(self.paths()),
+            pasts: at(self.pasts()),
             logit_rows: at(self.logit_rows()),
             seqs: at(self.seqs()),
             seq_rows: at(self.seq_rows()),
@@ -104,6 +114,13 @@ impl StepLayout {
             let path = &mut words[self.paths() + i * MAX_DRAFT_DEPTH..][..MAX_DRAFT_DEPTH];
             for (slot, pos) in path.iter_mut().zip(view.seq.sure_end()..=row.pos) {
                 *slot = view.slot_of(pos);
+            }
+            let pasts = &mut words[self.pasts() + i * REACH..][..REACH];
+            for (past, pos) in pasts.iter_mut().zip(grid_of(row.pos)..row.pos) {
+                *past = match view.slot_of(pos).checked_sub(view.seq.committed) {
+                    Some(local) => view.seq.rows[local as usize],
+                    None => KEPT | pos % WINDOW_ROWS as u32,
+                };
             }
         }
         words[self.logit_rows()..][..step.logit_rows().len()].copy_from_slice(step.logit_rows());
@@ -147,6 +164,9 @@ mod tests {
         assert_eq!(words[..3], [4, 1, 1]);
         assert_eq!(words[layout.rows() + 3 * RECORD..][..7], [8, 0, 12, a, 3, 13, 0]);
         assert_eq!(words[layout.paths() + 3 * MAX_DRAFT_DEPTH..][..2], [11, 13]);
+        let pasts = &words[layout.pasts() + 3 * REACH..][..12];
+        assert_eq!(pasts[..10], std::array::from_fn::<u32, 10, _>(|p| KEPT | p as u32));
+        assert_eq!(pasts[10..], [root, a]);
         assert_eq!(words[layout.logit_rows()], leaf);
         assert_eq!(words[layout.seqs()..][..6], [3, 10, 1, 0, 0, 4]);
         assert_eq!(words[layout.table_at()..][..2], [0, 2]);

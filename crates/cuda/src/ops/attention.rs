@@ -4,6 +4,7 @@ use overdraft_plan::{Attention, AttentionPrepare, RmsNorm, RopeStyle};
 
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
+use crate::linear::ImageShape;
 use crate::step_data::StepView;
 
 /// `SPLITS` of `attention.cu`: enough that one row of a model with four key heads fills a large GPU.
@@ -41,6 +42,7 @@ kernel_params!(AttentionParams {
     sinks: u64,
     partials: u64,
     done: u64,
+    image: u64,
     scale: f32,
     first_row: u32,
     heads: u32,
@@ -53,6 +55,8 @@ kernel_params!(AttentionParams {
     kv_is_f16: u32,
     gated: u32,
     head_blocks: u32,
+    shape: ImageShape,
+    pad: u32,
 });
 
 pub(super) fn check(op: &Attention) -> Result<()> {
@@ -118,6 +122,9 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
 pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let layer = cx.state.attention(op.layer);
     let (heads, blocks) = grouping(op);
+    // Heads are whole blocks of the image, or the image has a kernel of its own.
+    let (image, shape) =
+        if op.head_dim.is_multiple_of(128) { cx.image_to_make(op.out) } else { Default::default() };
     let mut params = AttentionParams {
         step: cx.step,
         q: cx.act(op.q),
@@ -126,6 +133,7 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         sinks: cx.weights.opt_vector(op.sinks),
         partials: cx.base + cx.memory.partials as u64,
         done: cx.counters,
+        image,
         scale: op.scale,
         first_row: 0,
         heads: op.heads as u32,
@@ -138,6 +146,8 @@ pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         kv_is_f16: cx.state.kv_is_f16(),
         gated: u32::from(op.gated),
         head_blocks: blocks as u32,
+        shape,
+        pad: 0,
     };
     let bucket = cx.capacity(op.q) as usize;
     for first in (0..bucket).step_by(ROWS) {

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet};
 
 use crate::driver::{CudaError, KernelParams, Result};
-use crate::linear::Gpu;
+use crate::linear::{Gpu, ImageShape};
 use crate::plan_memory::PlanMemory;
 use crate::state::StateMemory;
 use crate::step_data::StepView;
@@ -71,6 +71,16 @@ impl Cx<'_> {
     /// How many rows a buffer can have.
     pub(crate) fn capacity(&self, act: Act) -> u32 {
         self.plan().capacity(self.plan().act(act).rows) as u32
+    }
+
+    /// Where an op that makes `out` writes its image too, and its shape; 0 where there is none. From now on it counts as
+    /// made.
+    pub(crate) fn image_to_make(&self, out: Act) -> (u64, ImageShape) {
+        let Some((fast, at)) = self.weights.fast().zip(self.memory.image(out)) else {
+            return (0, ImageShape::default());
+        };
+        self.imaged.borrow_mut().push(out);
+        (self.base + at as u64, fast.image_shape(self.capacity(out) as usize, self.width(out)))
     }
 
     pub(crate) fn launch<P: KernelParams>(
@@ -152,10 +162,10 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
     while let Some(op) = ops.next() {
         match (op, ops.peek()) {
             (Op::Recurrent(r), Some(Op::GatedNorm { x, gate, norm, head_dim, out })) if *x == r.out => {
+                cx.imaged.borrow_mut().retain(|act| ![r.delta, r.out, *out].contains(act));
                 recurrent::recurrent(cx, r)?;
                 recurrent::gated_norm_keep(cx, r, *gate, *norm, *head_dim, *out)?;
                 ops.next();
-                cx.imaged.borrow_mut().retain(|act| ![r.delta, r.out, *out].contains(act));
             }
             _ => launch(op, cx)?,
         }

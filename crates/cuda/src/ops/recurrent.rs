@@ -6,6 +6,7 @@ use overdraft_plan::{
 
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
+use crate::linear::ImageShape;
 use crate::step_data::StepView;
 
 /// Of `recurrent.cu`.
@@ -101,10 +102,11 @@ kernel_params!(GatedNormKeep {
     gate: u64,
     weight: u64,
     out: u64,
+    image: u64,
     eps: f32,
     heads: u32,
     head_dim: u32,
-    pad: u32,
+    shape: ImageShape,
 });
 
 impl KeptLayer {
@@ -155,8 +157,8 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &RecurrentPrepare) -> Result<()> {
         value_dim: shape.value_dim as u32,
     };
     // Blocks of key heads take sequences and the others rows; there are no more sequences than rows.
-    let grid = [shape.key_heads + shape.value_heads.div_ceil(8), cx.capacity(op.qkv) as usize, 1];
-    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 256, 0, &params)
+    let grid = [shape.key_heads + shape.value_heads.div_ceil(16), cx.capacity(op.qkv) as usize, 1];
+    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 512, 0, &params)
 }
 
 pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
@@ -214,6 +216,8 @@ pub(super) fn gated_norm_keep(
     out: Act,
 ) -> Result<()> {
     let heads = cx.width(op.out) / head_dim;
+    // A head is a block of the image, or the image has a kernel of its own.
+    let (image, shape) = if head_dim == 128 { cx.image_to_make(out) } else { Default::default() };
     let params = GatedNormKeep {
         step: cx.step,
         layer: kept_layer(cx, op),
@@ -221,10 +225,11 @@ pub(super) fn gated_norm_keep(
         gate: cx.act(gate),
         weight: cx.weights.vector(norm.weight),
         out: cx.act(out),
+        image,
         eps: norm.eps,
         heads: heads as u32,
         head_dim: head_dim as u32,
-        pad: 0,
+        shape,
     };
     let grid = [cx.capacity(op.prepared) as usize, heads.div_ceil(4), 1];
     cx.launch(("recurrent", "gated_norm_keep"), grid, 128, 0, &params)

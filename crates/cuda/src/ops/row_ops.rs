@@ -4,13 +4,27 @@ use overdraft_plan::{Act, Choice, MatrixId, RmsNorm, VectorId};
 
 use super::{Cx, kernel_params};
 use crate::driver::Result;
+use crate::linear::ImageShape;
 use crate::step_data::StepView;
 
+/// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
+const MAX_NORM_CHUNKS: usize = 8192;
 /// `MAX_XS` of `copies.cu`.
 pub(crate) const MAX_XS: usize = 16;
 
 kernel_params!(Embed { step: StepView, table: u64, row_bytes: u64, out: u64, dtype: u32, width: u32 });
-kernel_params!(Norm { n_rows: u64, x: u64, weight: u64, out: u64, tap: u64, eps: f32, width: u32 });
+kernel_params!(Norm {
+    n_rows: u64,
+    x: u64,
+    weight: u64,
+    out: u64,
+    tap: u64,
+    image: u64,
+    eps: f32,
+    width: u32,
+    shape: ImageShape,
+    pad: u32,
+});
 kernel_params!(GatedNorm {
     n_rows: u64,
     x: u64,
@@ -53,14 +67,20 @@ pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
 }
 
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
+    // Wider rows, and such as are no whole chunks, get their image from a kernel of its own.
+    let has_chunks = cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS;
+    let (image, shape) = if has_chunks { cx.image_to_make(out) } else { Default::default() };
     let params = Norm {
         n_rows: cx.count(x),
         x: cx.act(x),
         weight: cx.weights.vector(norm.weight),
         out: cx.act(out),
         tap: cx.opt_act(tap),
+        image,
         eps: norm.eps,
         width: cx.width(x) as u32,
+        shape,
+        pad: 0,
     };
     cx.launch(("norm", "rms_norm"), rows(cx, x), 512, 0, &params)
 }

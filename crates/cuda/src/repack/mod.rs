@@ -14,7 +14,7 @@ mod unpack;
 use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result};
-use crate::linear::{Epilogue, Gpu, Handle, Input, LinearKernels, Part};
+use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part};
 use launch::{ImageParams, MAX_PARTS, MAX_TILES, PARTIAL_BYTES, Plan, Weights};
 use layout::{CELL_COLS, Format};
 
@@ -114,6 +114,14 @@ impl LinearKernels for Tiles {
 
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize {
         bucket.div_ceil(8) * cols.div_ceil(CELL_COLS) * CELL_BYTES
+    }
+
+    fn image_shape(&self, bucket: usize, cols: usize) -> ImageShape {
+        ImageShape {
+            n_blocks: cols.div_ceil(CELL_COLS) as u32,
+            n_tiles: bucket.div_ceil(8) as u32,
+            group_tiles: self.group_tiles as u32,
+        }
     }
 
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()> {
