@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use crate::driver::{Device, PinnedBuffer, Queue, Result};
 
+type Choices = Box<[(u32, f32)]>;
+
 /// Host copies of device buffers. `read` takes `&self`, so copies are added behind a cell; they are only taken away
 /// behind `&mut`, when nothing borrowed from them can be left.
 #[derive(Default)]
 pub(crate) struct Mirror {
     /// By device address.
     held: RefCell<Vec<(u64, PinnedBuffer)>>,
-    choices: RefCell<Vec<(u64, Box<[(u32, f32)]>)>>,
+    choices: RefCell<Vec<(u64, Choices)>>,
     spare: RefCell<Vec<PinnedBuffer>>,
     /// What stands for numbers that could not be read.
     blanks: RefCell<Vec<Box<[f32]>>>,

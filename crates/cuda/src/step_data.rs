@@ -119,7 +119,7 @@ impl StepLayout {
             for (past, pos) in pasts.iter_mut().zip(grid_of(row.pos)..row.pos) {
                 *past = match view.slot_of(pos).checked_sub(view.seq.committed) {
                     Some(local) => view.seq.rows[local as usize],
-                    None => KEPT | pos % WINDOW_ROWS as u32,
+                    None => KEPT | (pos % WINDOW_ROWS as u32),
                 };
             }
         }

@@ -51,12 +51,11 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Result<()> {
         let mut text = std::ptr::null();
         // SAFETY: `text` receives a pointer to a static string, or stays null for codes the driver does not know.
         let known = unsafe { get(result, &mut text) } == CUresult::CUDA_SUCCESS && !text.is_null();
-        // SAFETY: not null (checked), and a static string of the driver's.
-        if known {
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        } else {
-            format!("{result:?}")
+        if !known {
+            return format!("{result:?}");
         }
+        // SAFETY: not null (checked), and a static string of the driver's.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     Err(CudaError::Call { call, name: text_of(sys::cuGetErrorName), text: text_of(sys::cuGetErrorString) })
 }

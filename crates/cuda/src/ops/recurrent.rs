@@ -42,7 +42,7 @@ fn shared_bytes(key_dim: usize) -> usize {
         + TILE * REACH * 4
         + table * COLUMNS
         + table
-        + 3 * TILE)
+        + 5 * TILE)
 }
 
 kernel_params!(PrepareParams {
