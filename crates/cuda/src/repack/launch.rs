@@ -10,9 +10,15 @@ pub(super) const MAX_BLOCKS: usize = 256;
 pub(super) const THREADS: u32 = 512;
 /// What a block leaves for another: 16 warps, a tile of 16 outputs and 32 rows each, f32.
 pub(super) const PARTIAL_BYTES: usize = 16 * 16 * 8 * MAX_TILES * 4;
-/// By row tiles.
-pub(super) const ENTRIES: [(&str, &str); MAX_TILES] =
+/// By row tiles: for the formats most files are made of, and for all.
+const COMMON: [(&str, &str); MAX_TILES] =
     [("linear_1", "linear_1"), ("linear_2", "linear_2"), ("linear_3", "linear_3"), ("linear_4", "linear_4")];
+const ALL: [(&str, &str); MAX_TILES] = [
+    ("linear_1_all", "linear_1_all"),
+    ("linear_2_all", "linear_2_all"),
+    ("linear_3_all", "linear_3_all"),
+    ("linear_4_all", "linear_4_all"),
+];
 
 const CELL_BYTES: usize = 2336;
 const REST_BYTES: usize = 2048;
@@ -199,6 +205,13 @@ impl Plan {
                 pad: 0,
             },
         }
+    }
+
+    /// The kernel for a group of `tiles` row tiles.
+    pub(super) fn entry(&self, tiles: usize) -> (&'static str, &'static str) {
+        let parts = &self.params.parts[..self.params.n_parts as usize];
+        let table = if parts.iter().all(|p| Format::is_common(p.format)) { COMMON } else { ALL };
+        table[tiles - 1]
     }
 
     /// For a group of `tiles` row tiles with its part of the image; with the shared memory it takes.

@@ -49,6 +49,12 @@ impl Format {
         }
     }
 
+    /// Whether the smaller kernels know it: `COMMON` in `kernels/linear.cuh`.
+    pub(super) fn is_common(id: u32) -> bool {
+        use DType::*;
+        [F16, Q8_0, Q4_K, Q5_K, Q6_K].into_iter().filter_map(Self::of).any(|f| f.id == id)
+    }
+
     /// Records along the columns, over all planes. A plane is whole cells, so that it begins with a stage.
     pub(super) fn n_records(&self, cols: usize) -> usize {
         if self.id == 0 {

@@ -75,7 +75,7 @@ impl Tiles {
             let image = input.image + (first * cells * CELL_BYTES) as u64;
             let (params, shared) =
                 plan.params(image, cells, input.rows.count, 8 * first, group, self.shared_bytes);
-            gpu.launch(launch::ENTRIES[group - 1], [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
+            gpu.launch(plan.entry(group), [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
         }
         Ok(())
     }
