@@ -223,7 +223,7 @@ fn wrong_input_is_refused_by_name() {
         (&["op", "linear", "--shape", "8x100", "--type", "q4_k"], "inputs = 100 must be a multiple of 256 for Q4_K"),
         (&["op", "linear", "--type", "q99"],                "--type q99: no such type"),
         (&["op", "linear", "--rows", "513"],                "513 is not in 1..=512"),
-        (&["op", "linear", "--device", "cuda"],             "there is no CUDA in this build yet"),
+        (&["op", "linear", "--device", "cuda:99"],          "--device cuda:99: "),
         (&["machine", "--threads", "0"],                    "0 is not in 1..=1024"),
         (&["compare", "--peer", "no/such/llama-bench"],     "--peer no/such/llama-bench: no such file"),
         (&["compare", "-m", "tests/fixtures/qwen3_5"],      "tokenizer.json: missing"),
