@@ -148,12 +148,12 @@ fn a_bounded_draft_window_takes_less_memory_and_changes_no_bit() {
 #[test]
 fn two_and_five_at_once_with_a_draft_write_what_each_writes_alone() {
     for sampling in samplings() {
-        let want = plain(&PROMPTS, 40, &sampling);
+        let want = plain(&PROMPTS, 200, &sampling);
         for (mode, budget, lookup) in [(Mode::Tree, Some(22), false), (Mode::Auto, None, true)] {
             let mut engine = demo(DRAFT, EngineConfig { draft_mode: mode, budget, lookup, ..CONFIG });
             for n in [2, 5] {
                 let what = format!("T = {}, {mode:?}, {n} at once", sampling.temperature);
-                let got = run(&mut engine, &PROMPTS[..n], 40, &sampling);
+                let got = run(&mut engine, &PROMPTS[..n], 200, &sampling);
                 for (i, ((got, _), want)) in got.iter().zip(&want).enumerate() {
                     assert_same(got, want, &format!("{what}, sequence {i}"));
                 }
