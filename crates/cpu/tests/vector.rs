@@ -1,7 +1,6 @@
 //! The vector operations that other ops share: defined here a second time, as plainly as possible.
 
-use half::f16;
-use overdraft_cpu::linear::{Isa, axpy, dot_f16, dot_f32, f16_to_f32};
+use overdraft_cpu::linear::{Isa, axpy, dot_f32};
 
 /// Numbers of many sizes, both signs, without a generator: the multiples of an irrational.
 fn numbers(n: usize, seed: f32) -> Vec<f32> {
@@ -27,18 +26,11 @@ const LENGTHS: [usize; 14] = [0, 1, 2, 7, 15, 16, 17, 31, 32, 64, 100, 128, 255,
 fn a_dot_has_one_order_of_summation() {
     for n in LENGTHS {
         let (a, b) = (numbers(n, 0.1), numbers(n, 7.7));
-        let halves: Vec<f16> = a.iter().map(|v| f16::from_f32(*v)).collect();
-        let rounded: Vec<f32> = halves.iter().map(|h| h.to_f32()).collect();
         for isa in Isa::available() {
             assert_eq!(
                 dot_f32(isa, &a, &b).to_bits(),
                 dot_by_definition(&a, &b).to_bits(),
                 "{isa}, {n} floats"
-            );
-            assert_eq!(
-                dot_f16(isa, &halves, &b).to_bits(),
-                dot_by_definition(&rounded, &b).to_bits(),
-                "{isa}, {n} halves"
             );
         }
     }
@@ -53,24 +45,6 @@ fn axpy_rounds_once() {
             let mut got = y.clone();
             axpy(isa, 0.3, &x, &mut got);
             assert_eq!(got, want, "{isa}, {n}");
-        }
-    }
-}
-
-#[test]
-fn every_half_becomes_its_float() {
-    // 65536 and three more, so that the last ones do not fill a vector.
-    let halves: Vec<f16> = (0..=u16::MAX).chain([0x0001, 0xfbff, 0x7c00]).map(f16::from_bits).collect();
-    for isa in Isa::available() {
-        let mut got = vec![0.0; halves.len()];
-        f16_to_f32(isa, &halves, &mut got);
-        for (half, got) in halves.iter().zip(got) {
-            let want = half.to_f32();
-            assert!(
-                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
-                "{isa}: {:#06x}",
-                half.to_bits()
-            );
         }
     }
 }

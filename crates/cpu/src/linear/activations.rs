@@ -4,7 +4,7 @@
 use super::codes::BLOCK;
 use super::isa::{Isa, Kind};
 use crate::pool::Pool;
-use std::marker::PhantomData;
+use crate::shared::Shared;
 
 /// Rows quantised in one task: some 16 KiB of results.
 const ROWS_PER_TASK: usize = 8;
@@ -58,39 +58,27 @@ impl QuantRows {
         self.n_rows
     }
 
-    /// Sets the shape and hands out the writer of its rows. Rows that are not written keep bytes of earlier use.
+    /// Quantises all of `x`, `[rows, n_in]`, with the threads of `pool`.
     ///
     /// # Panics
-    /// If `n_in` is no multiple of 32 or the rows do not fit.
-    pub fn begin(&mut self, n_rows: usize, n_in: usize) -> RowWriter<'_> {
+    /// If `n_in` is no multiple of 32, `x` is not whole rows, or they do not fit.
+    pub fn quantise(&mut self, isa: Isa, pool: &Pool, n_in: usize, x: &[f32]) {
         assert!(
             n_in.is_multiple_of(BLOCK),
             "activation rows of {n_in} elements: not whole blocks of {BLOCK}"
         );
-        let needed = n_rows * (n_in / BLOCK);
-        assert!(
-            needed <= self.blocks.len(),
-            "{n_rows} rows of {n_in} are {needed} blocks, room for {}",
-            self.blocks.len()
-        );
+        let n_rows = x.len().checked_div(n_in).unwrap_or(0);
+        assert!(x.len() == n_rows * n_in, "{} activations are not rows of {n_in}", x.len());
+        let per_row = n_in / BLOCK;
+        let (needed, room) = (n_rows * per_row, self.blocks.len());
+        assert!(needed <= room, "{n_rows} rows of {n_in} are {needed} blocks, room for {room}");
         (self.n_in, self.n_rows) = (n_in, n_rows);
-        RowWriter { n_in, n_rows, blocks: self.blocks.as_mut_ptr(), buffers: PhantomData }
-    }
-
-    /// Quantises all of `x`, `[rows, n_in]`, with the threads of `pool`: the simple way to fill the buffers.
-    pub fn quantise(&mut self, isa: Isa, pool: &Pool, n_in: usize, x: &[f32]) {
-        if n_in == 0 {
-            self.begin(0, 0);
-            return;
-        }
-        assert!(x.len().is_multiple_of(n_in), "{} activations are not rows of {n_in}", x.len());
-        let n_rows = x.len() / n_in;
-        let writer = self.begin(n_rows, n_in);
+        let blocks = Shared::new(&mut self.blocks);
         pool.run(n_rows.div_ceil(ROWS_PER_TASK), &|task| {
-            for row in task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(n_rows) {
-                // SAFETY: every row belongs to one task.
-                unsafe { writer.quantise_row(isa, row, &x[row * n_in..(row + 1) * n_in]) };
-            }
+            let rows = task * ROWS_PER_TASK..((task + 1) * ROWS_PER_TASK).min(n_rows);
+            // SAFETY: every row belongs to one task.
+            let blocks = unsafe { blocks.write(rows.start * per_row..rows.end * per_row) };
+            fill(isa, &x[rows.start * n_in..rows.end * n_in], blocks);
         });
     }
 
@@ -103,76 +91,45 @@ impl QuantRows {
     }
 }
 
-/// Writes rows of a [`QuantRows`] from several threads at once.
-pub struct RowWriter<'a> {
-    n_in: usize,
-    n_rows: usize,
-    blocks: *mut XBlock,
-    buffers: PhantomData<&'a mut QuantRows>,
+/// `scale = max|x| / 127` per block of 32, quants rounded half to even. A block whose largest magnitude is under 4e-37
+/// becomes zeros. A block that holds an infinity or a NaN gets the scale NaN and zero quants, so that every product with
+/// it is NaN: a broken activation shows, it does not turn plausible.
+fn fill(isa: Isa, x: &[f32], blocks: &mut [XBlock]) {
+    match isa.kind() {
+        Kind::Scalar => fill_blocks(x, blocks),
+        // SAFETY: an `Isa` exists only where the CPU has it.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { fill_avx2(x, blocks) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni => unsafe { fill_avx512(x, blocks) },
+        #[cfg(target_arch = "aarch64")]
+        Kind::Neon => fill_blocks(x, blocks), // NEON is part of the base target: the compiler vectorises it as is
+    }
 }
 
-// SAFETY: it is an exclusive borrow of plain numbers; who writes which row is the contract of `quantise_row`.
-unsafe impl Sync for RowWriter<'_> {}
-// SAFETY: as above.
-unsafe impl Send for RowWriter<'_> {}
+/// # Safety
+/// The CPU has avx2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn fill_avx2(x: &[f32], blocks: &mut [XBlock]) {
+    fill_blocks(x, blocks);
+}
 
-impl RowWriter<'_> {
-    /// Quantises one row: `scale = max|x| / 127` per block of 32, quants rounded half to even. A block whose largest
-    /// magnitude is under 4e-37 becomes zeros. A block that holds an infinity or a NaN gets the scale NaN and
-    /// zero quants, so that every product with it is NaN: a broken activation shows, it does not turn plausible.
-    ///
-    /// # Safety
-    /// No two threads write the same row at the same time.
-    pub unsafe fn quantise_row(&self, isa: Isa, row: usize, x: &[f32]) {
-        assert!(
-            row < self.n_rows && x.len() == self.n_in,
-            "row {row} of {}: {} for {}",
-            self.n_rows,
-            x.len(),
-            self.n_in
-        );
-        match isa.kind() {
-            Kind::Scalar => self.fill(row, x),
-            // SAFETY: an `Isa` exists only where the CPU has it.
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => unsafe { self.fill_avx2(row, x) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Vnni => unsafe { self.fill_avx512(row, x) },
-            #[cfg(target_arch = "aarch64")]
-            Kind::Neon => self.fill(row, x), // NEON is part of the base target: the compiler vectorises it as is
-        }
-    }
+/// # Safety
+/// The CPU has avx512f, bw and vl.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn fill_avx512(x: &[f32], blocks: &mut [XBlock]) {
+    fill_blocks(x, blocks);
+}
 
-    /// # Safety
-    /// The CPU has avx2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2")]
-    unsafe fn fill_avx2(&self, row: usize, x: &[f32]) {
-        self.fill(row, x);
-    }
-
-    /// # Safety
-    /// The CPU has avx512f, bw and vl.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn fill_avx512(&self, row: usize, x: &[f32]) {
-        self.fill(row, x);
-    }
-
-    /// `row` and the length of `x` were checked by `quantise_row`.
-    #[inline(always)]
-    fn fill(&self, row: usize, x: &[f32]) {
-        let n_blocks = self.n_in / BLOCK;
-        let (blocks, _) = x.as_chunks::<BLOCK>();
-        for (b, block) in blocks.iter().enumerate() {
-            let (scale, quants, [low, high]) = quantise_block(block);
-            let group = |sum: i32| GroupSum { offset: -128 * sum, scaled: scale * sum as f32 };
-            let block = XBlock { quants, scale, whole: group(low + high), halves: [group(low), group(high)] };
-            // SAFETY: `begin` checked that the rows fit, and the caller of `quantise_row` sees to it that this row is
-            // ours alone.
-            unsafe { *self.blocks.add(row * n_blocks + b) = block };
-        }
+#[inline(always)]
+fn fill_blocks(x: &[f32], blocks: &mut [XBlock]) {
+    for (x, block) in x.as_chunks::<BLOCK>().0.iter().zip(blocks) {
+        let (scale, quants, [low, high]) = quantise_block(x);
+        let group = |sum: i32| GroupSum { offset: -128 * sum, scaled: scale * sum as f32 };
+        *block = XBlock { quants, scale, whole: group(low + high), halves: [group(low), group(high)] };
     }
 }
 

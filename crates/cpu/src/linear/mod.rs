@@ -25,13 +25,13 @@ mod vector;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-pub use activations::{QuantRows, RowWriter};
+pub use activations::QuantRows;
 pub use isa::Isa;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use neon::sdot;
 pub(crate) use packed::large_page_memory;
 pub use packed::{Packed, pack};
-pub use vector::{axpy, dot_f16, dot_f32, f16_to_f32};
+pub use vector::{axpy, dot_f32};
 
 use float::{FloatJob, Weight};
 use format::Format;

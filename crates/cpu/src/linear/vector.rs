@@ -1,9 +1,7 @@
 //! Small vector operations that other ops share, with the same bits on every instruction set.
 
 use super::float;
-use super::format::half;
 use super::isa::{Isa, Kind};
-use half::f16;
 
 /// `Σ a[i] * b[i]` in the fixed order of `float.rs`.
 ///
@@ -14,17 +12,6 @@ pub fn dot_f32(isa: Isa, a: &[f32], b: &[f32]) -> f32 {
     // SAFETY: floats seen as bytes, of the same length in bytes; little-endian targets only, asserted in `mod.rs`.
     let bytes = unsafe { std::slice::from_raw_parts(a.as_ptr().cast::<u8>(), size_of_val(a)) };
     dot::<float::F32>(isa, bytes, b)
-}
-
-/// `Σ a[i] * b[i]` with halves on one side, as a KV cache keeps them; the bits of converting first.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn dot_f16(isa: Isa, a: &[f16], b: &[f32]) -> f32 {
-    assert_eq!(a.len(), b.len(), "dot of {} and {} elements", a.len(), b.len());
-    // SAFETY: as in `dot_f32`; `f16` is a transparent `u16`.
-    let bytes = unsafe { std::slice::from_raw_parts(a.as_ptr().cast::<u8>(), size_of_val(a)) };
-    dot::<float::F16>(isa, bytes, b)
 }
 
 #[inline]
@@ -85,41 +72,4 @@ pub fn axpy(isa: Isa, a: f32, x: &[f32], y: &mut [f32]) {
     }
     assert_eq!(x.len(), y.len(), "axpy of {} and {} elements", x.len(), y.len());
     compiled_for_each_isa!(isa, body, (a: f32, x: &[f32], y: &mut [f32]))
-}
-
-/// `out[i] = x[i]`, exact. Which of the many NaNs a NaN becomes is not promised.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn f16_to_f32(isa: Isa, x: &[f16], out: &mut [f32]) {
-    #[inline(always)]
-    fn body(x: &[f16], out: &mut [f32]) {
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = half(x.to_bits());
-        }
-    }
-    assert_eq!(x.len(), out.len(), "conversion of {} into {} elements", x.len(), out.len());
-    match isa.kind() {
-        // SAFETY: an `Isa` exists only where the CPU has it; the lengths agree.
-        #[cfg(target_arch = "x86_64")]
-        Kind::Avx2 | Kind::Avx512Vnni => unsafe { f16_to_f32_f16c(x, out) },
-        _ => body(x, out),
-    }
-}
-
-/// # Safety
-/// The CPU has avx and f16c; the lengths agree.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx,f16c")]
-unsafe fn f16_to_f32_f16c(x: &[f16], out: &mut [f32]) {
-    use std::arch::x86_64::*;
-    let (eights, rest) = x.as_chunks::<8>();
-    let (out_eights, out_rest) = out.as_chunks_mut::<8>();
-    for (x, out) in eights.iter().zip(out_eights) {
-        // SAFETY: both arrays have eight elements.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast()))) };
-    }
-    for (x, out) in rest.iter().zip(out_rest) {
-        *out = half(x.to_bits());
-    }
 }
