@@ -66,7 +66,8 @@ struct Trace {
     accepted: Vec<usize>,
     draft_margin: Vec<Vec<f32>>,
     min_margin: Vec<f32>,
-    first_logits: Vec<Vec<f32>>,
+    /// Of the first round; one trace of a pair has them.
+    first_logits: Option<Vec<Vec<f32>>>,
 }
 
 fn trace(path: &Path) -> Trace {
@@ -75,10 +76,10 @@ fn trace(path: &Path) -> Trace {
     let ints = |t: &Tensor| -> Vec<u32> {
         t.bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap()) as u32).collect()
     };
-    let floats = |name: &str| -> Vec<Vec<f32>> {
-        let t = get(name);
+    let rows = |t: Tensor| -> Vec<Vec<f32>> {
         t.to_f32().unwrap().chunks(t.row_len()).map(<[f32]>::to_vec).collect()
     };
+    let floats = |name: &str| rows(get(name));
     let proposals = get("proposals");
     Trace {
         tokens: ints(&get("tokens")),
@@ -87,7 +88,7 @@ fn trace(path: &Path) -> Trace {
         accepted: ints(&get("accepted")).into_iter().map(|n| n as usize).collect(),
         draft_margin: floats("draft_margin"),
         min_margin: floats("min_margin").concat(),
-        first_logits: floats("first_draft_logits"),
+        first_logits: file.tensor("first_draft_logits").unwrap().map(rows),
     }
 }
 
@@ -142,9 +143,10 @@ fn follow(target: &Path, draft: &Path, trace_file: &Path, change: Change) -> Res
                 }
                 guesses += 1;
             }
-            if r == 0 {
-                check_logits(candidates, &want.first_logits[depth])
-                    .map_err(|e| format!("depth {}: {e}", depth + 1))?;
+            if r == 0
+                && let Some(logits) = &want.first_logits
+            {
+                check_logits(candidates, &logits[depth]).map_err(|e| format!("depth {}: {e}", depth + 1))?;
             }
         }
         if want.min_margin[r] <= CLEAR {
