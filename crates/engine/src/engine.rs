@@ -9,9 +9,10 @@ use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec,
 
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
+use crate::options::{Options, Speculative};
 use crate::pages::PagePool;
 use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
-use crate::request::{Finish, Request, SeqId};
+use crate::request::{Bounds, Finish, Request, SeqId};
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
@@ -282,51 +283,96 @@ impl Engine {
         &self.decoder
     }
 
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_ref()
+    }
+
+    /// KV pages that sequences hold or were promised, of how many, over all retention classes.
+    pub fn pages(&self) -> (usize, usize) {
+        self.pools.iter().fold((0, 0), |sum, pool| (sum.0 + pool.taken(), sum.1 + pool.len()))
+    }
+
+    /// Places that are taken, of how many.
+    pub fn slots(&self) -> (usize, usize) {
+        (self.config.max_seqs - self.free_slots.len(), self.config.max_seqs)
+    }
+
+    /// A paused sequence keeps what it has and takes part in no step.
+    pub fn set_paused(&mut self, id: SeqId, is_paused: bool) {
+        if let Some(seq) = self.seqs.iter_mut().find(|s| s.id == id) {
+            seq.is_paused = is_paused;
+        }
+    }
+
+    pub fn bounds(&self) -> Bounds {
+        let hyper = &self.decoder.hyper;
+        Bounds { vocab: hyper.vocab, context: self.config.context, trained: hyper.context }
+    }
+
     /// Admits a request, reserving what its whole life can need, or says why not. Nothing is half done.
     pub fn admit(&mut self, request: Request) -> Result<SeqId> {
+        self.admit_as(request, Options::default())
+    }
+
+    /// [`Self::admit`] for one that asks for more.
+    pub fn admit_as(&mut self, request: Request, options: Options) -> Result<SeqId> {
         let ends = || NGramIndex::new(request.stop_ids.clone());
         let trusting = |drafter: BlockDraft| Box::new(drafter.with_calibration(self.calibration.carried()));
+        let is_off = self.config.draft_mode == Mode::Off || options.speculative == Speculative::Off;
         let drafter = match (self.draft.is_some(), self.config.lookup) {
-            _ if self.config.draft_mode == Mode::Off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
+            _ if is_off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
             (true, false) => trusting(BlockDraft::new()),
             (true, true) => trusting(BlockDraft::merged(ends())),
             (false, true) => trusting(BlockDraft::ngram(ends())),
             (false, false) => Box::new(NoDraft),
         };
-        self.admit_with(request, drafter)
+        self.admit_sequence(request, options, drafter)
     }
 
     /// [`Self::admit`] with a drafter of the caller's.
-    pub fn admit_with(&mut self, request: Request, mut drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
+    pub fn admit_with(&mut self, request: Request, drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
+        self.admit_sequence(request, Options::default(), drafter)
+    }
+
+    /// Whether there is room for the request's whole life at the moment.
+    pub fn has_room(&self, request: &Request) -> Result<()> {
+        if self.free_slots.is_empty() {
+            return Err(EngineError::NoSlot { slots: self.config.max_seqs });
+        }
+        let length = request.limit(self.config.context) + SLACK;
+        for pool in &self.pools {
+            let (needed, free) = (pool.needed_for(length, self.config.step_rows), pool.unreserved());
+            if free < needed {
+                return Err(EngineError::NoPages { needed, free });
+            }
+        }
+        Ok(())
+    }
+
+    fn admit_sequence(
+        &mut self,
+        request: Request,
+        options: Options,
+        mut drafter: Box<dyn Drafter + Send>,
+    ) -> Result<SeqId> {
+        request.check(&self.bounds())?;
+        if let Some(n) = options.logprobs {
+            let allowed = "log-probabilities are not given yet";
+            return Err(EngineError::Parameter { name: "logprobs", value: n.to_string(), allowed });
+        }
+        if options.constraint.is_some() {
+            let (value, allowed) = ("a grammar".into(), "constraints are not kept yet");
+            return Err(EngineError::Parameter { name: "constraint", value, allowed });
+        }
+        self.has_room(&request)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();
-        if n == 0 {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if n >= self.config.context {
-            let trained = self.decoder.hyper.context;
-            return Err(EngineError::PromptTooLong { prompt: n, context: self.config.context, trained });
-        }
-        if let Some(token) = request.prompt.iter().find(|t| **t as usize >= vocab) {
-            return Err(EngineError::Token { token: *token, vocab });
-        }
-        if request.max_tokens == 0 {
-            let allowed = "must be at least 1";
-            return Err(EngineError::Parameter { name: "max_tokens", value: "0".into(), allowed });
-        }
-        request.sampling.check(vocab)?;
         let Some(slot) = self.free_slots.pop() else {
             return Err(EngineError::NoSlot { slots: self.config.max_seqs });
         };
-        let limit = self.config.context.min(n.saturating_add(request.max_tokens));
+        let limit = request.limit(self.config.context);
         let needed: Vec<usize> =
             self.pools.iter().map(|pool| pool.needed_for(limit + SLACK, self.config.step_rows)).collect();
-        for (pool, n) in self.pools.iter().zip(&needed) {
-            if pool.unreserved() < *n {
-                self.free_slots.push(slot);
-                return Err(EngineError::NoPages { needed: *n, free: pool.unreserved() });
-            }
-        }
         let pages = (limit + SLACK).div_ceil(PAGE);
         let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n, pages)).collect();
         self.backend.reset_slot(self.state, slot as usize);
@@ -343,12 +389,16 @@ impl Engine {
         tokens.extend_from_slice(&request.prompt);
         let id = SeqId(self.next_id);
         self.next_id += 1;
+        let policy = match options.speculative {
+            Speculative::Off => Policy::new(Mode::Off, None, false, false),
+            _ => self.policy.successor(),
+        };
         self.rounds.push(Round {
             drafter,
-            policy: self.policy.successor(),
+            policy,
             decision: None,
             forecast: Forecast::default(),
-            tree: TokenTree::new(vocab as u32),
+            tree: TokenTree::new(vocab as u32).limited(options.speculative),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             injected: 0,
         });
@@ -360,9 +410,10 @@ impl Engine {
             stored_grid: 0,
             tables,
             history,
-            text: TextStream::new(&request.stop_strings, true),
+            text: TextStream::new(&request.stop_strings, !options.keep_specials),
             stats: Stats { prompt_tokens: n, ..Default::default() },
             limit,
+            is_paused: false,
             request,
         });
         Ok(id)
@@ -388,7 +439,9 @@ impl Engine {
     fn remove(&mut self, index: usize) -> Stats {
         let seq = self.seqs.remove(index);
         let round = self.rounds.remove(index);
-        self.policy = round.policy.successor();
+        if round.policy.mode() == self.policy.mode() {
+            self.policy = round.policy.successor();
+        }
         if let Some(learned) = round.drafter.learned() {
             self.calibration = learned.clone();
         }

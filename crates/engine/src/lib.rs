@@ -1,9 +1,11 @@
 //! Sequences, pages, memory, sampling and the step that moves them on. Knows no HTTP and no kernel.
 
+mod constraint;
 mod engine;
 mod error;
 mod ledger;
 pub mod noise;
+mod options;
 mod pages;
 mod plans;
 mod propose;
@@ -15,10 +17,12 @@ pub mod spec;
 mod stats;
 mod stop;
 
+pub use constraint::Constraint;
 pub use engine::{Engine, EngineConfig, Event, Events, Origin, Witness, plan_state};
 pub use error::{EngineError, Result};
 pub use ledger::{Ledger, available_memory, human};
-pub use request::{Finish, Request, SeqId};
+pub use options::{Options, Speculative};
+pub use request::{Bounds, Finish, Request, SeqId};
 pub use sampling::Sampling;
 pub use stats::{Phases, Stats};
 pub use stop::TextStream;

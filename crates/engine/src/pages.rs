@@ -5,6 +5,7 @@ use overdraft_plan::{NO_PAGE, PAGE, Retention, TAP_ROWS};
 /// The pages of one retention class.
 pub(crate) struct PagePool {
     retention: Retention,
+    n: usize,
     free: Vec<u32>,
     /// Free pages that are promised to admitted sequences.
     reserved: usize,
@@ -22,7 +23,7 @@ pub(crate) struct PageTable {
 
 impl PagePool {
     pub(crate) fn new(retention: Retention, n: usize) -> Self {
-        Self { retention, free: (0..n as u32).rev().collect(), reserved: 0 }
+        Self { retention, n, free: (0..n as u32).rev().collect(), reserved: 0 }
     }
 
     /// Pages a sequence of `length` positions can hold at once when a step adds at most `step_rows`.
@@ -39,6 +40,15 @@ impl PagePool {
 
     pub(crate) fn needed_for(&self, length: usize, step_rows: usize) -> usize {
         Self::needed(self.retention, length, step_rows)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.n
+    }
+
+    /// Held or promised.
+    pub(crate) fn taken(&self) -> usize {
+        self.n - self.unreserved()
     }
 
     pub(crate) fn unreserved(&self) -> usize {

@@ -44,7 +44,7 @@ impl Engine {
         {
             grow(round, Candidates::None, &self.cost, self.beside);
         }
-        let writers = self.seqs.iter().filter(|s| !s.in_prompt()).count();
+        let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         share_rows(&mut self.rounds, MAX_LOGIT_ROWS.saturating_sub(writers));
         Ok(())
     }
@@ -162,12 +162,13 @@ fn share_rows(rounds: &mut [Round], room: usize) {
 
 /// How deep a draft is still of use: the target's own token always comes on top, and nothing is written past the end.
 fn drafts_left(seq: &Sequence) -> usize {
-    if seq.in_prompt() { 0 } else { (seq.limit - seq.tokens.len()).saturating_sub(1).min(MAX_DRAFT_DEPTH) }
+    let left = (seq.limit - seq.tokens.len()).saturating_sub(1).min(MAX_DRAFT_DEPTH);
+    if seq.is_writing() { left } else { 0 }
 }
 
 /// What a sequence finds beside itself in the step: at least a row of each other one that writes.
 fn beside(seqs: &[Sequence]) -> Beside {
-    let others = seqs.iter().filter(|s| !s.in_prompt()).count().saturating_sub(1);
+    let others = seqs.iter().filter(|s| s.is_writing()).count().saturating_sub(1);
     Beside { rows: others, tokens: others as f64 }
 }
 

@@ -69,7 +69,7 @@ impl Engine {
 
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
         let started = Instant::now();
-        let reading = self.seqs.iter().any(Sequence::in_prompt);
+        let reading = self.seqs.iter().any(Sequence::is_reading);
         self.propose(reading)?;
         let proposed = Instant::now();
         self.fill_step(parts);

@@ -24,6 +24,8 @@ pub(crate) struct Sequence {
     pub(crate) stats: Stats,
     /// Positions it may fill: the context, or less if it asked for less.
     pub(crate) limit: usize,
+    /// Takes part in no step for now.
+    pub(crate) is_paused: bool,
 }
 
 impl Sequence {
@@ -31,10 +33,23 @@ impl Sequence {
         self.committed < self.request.prompt.len()
     }
 
+    /// Has prompt to be read in the next step.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.in_prompt() && !self.is_paused
+    }
+
+    /// Has text to be written in the next step.
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.in_prompt() && !self.is_paused
+    }
+
     /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit,
     /// ending at a multiple of [`PAGE`] positions or at the prompt's end, so that where chunks end never depends on
     /// what else the step holds.
     pub(crate) fn next_rows(&self, room: usize) -> usize {
+        if self.is_paused {
+            return 0;
+        }
         if !self.in_prompt() {
             return room.min(1);
         }

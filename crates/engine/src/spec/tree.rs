@@ -3,6 +3,8 @@
 
 use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
 
+use crate::options::Speculative;
+
 /// Drafted nodes of a tree at most: with the root they fill the largest bucket of rows that has logits.
 pub const MAX_DRAFTS: usize = 63;
 
@@ -35,13 +37,26 @@ pub struct Node {
 pub struct TokenTree {
     nodes: Vec<Node>,
     vocab: u32,
+    max_depth: u32,
+    max_drafts: usize,
 }
 
 impl TokenTree {
     pub fn new(vocab: u32) -> Self {
-        let mut tree = Self { nodes: Vec::with_capacity(MAX_DRAFTS + 1), vocab };
+        let nodes = Vec::with_capacity(MAX_DRAFTS + 1);
+        let mut tree = Self { nodes, vocab, max_depth: MAX_DRAFT_DEPTH as u32, max_drafts: MAX_DRAFTS };
         tree.clear(0);
         tree
+    }
+
+    /// A tree that holds no more than a request allows.
+    pub fn limited(self, speculative: Speculative) -> Self {
+        let (depth, nodes) = match speculative {
+            Speculative::Auto => (MAX_DRAFT_DEPTH, MAX_DRAFTS),
+            Speculative::Off => (0, 0),
+            Speculative::Limited { max_depth, max_nodes } => (max_depth, max_nodes),
+        };
+        Self { max_depth: depth.min(MAX_DRAFT_DEPTH) as u32, max_drafts: nodes.min(MAX_DRAFTS), ..self }
     }
 
     /// Only a root.
@@ -75,7 +90,7 @@ impl TokenTree {
         if let Some(same) = self.child(parent, token) {
             return Some(same);
         }
-        let fits = token < self.vocab && above.depth < MAX_DRAFT_DEPTH as u32 && self.n_drafts() < MAX_DRAFTS;
+        let fits = token < self.vocab && above.depth < self.max_depth && self.n_drafts() < self.max_drafts;
         if !fits {
             return None;
         }
