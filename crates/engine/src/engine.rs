@@ -9,6 +9,7 @@ use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec,
 
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
+use crate::logprobs::{Logprobs, MAX_TOP};
 use crate::options::{Options, Speculative};
 use crate::pages::PagePool;
 use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
@@ -99,6 +100,8 @@ pub struct Event {
     /// Of the bits of the logits it was drawn from, where the engine was asked for it.
     pub fingerprint: Option<u64>,
     pub logits: Option<Vec<f32>>,
+    /// Where the request asked for them.
+    pub logprobs: Option<Logprobs>,
     /// Text that is now certain; whole characters, and nothing of a stop string.
     pub text: String,
     pub finish: Option<(Finish, Stats)>,
@@ -356,9 +359,9 @@ impl Engine {
         mut drafter: Box<dyn Drafter + Send>,
     ) -> Result<SeqId> {
         request.check(&self.bounds())?;
-        if let Some(n) = options.logprobs {
-            let allowed = "log-probabilities are not given yet";
-            return Err(EngineError::Parameter { name: "logprobs", value: n.to_string(), allowed });
+        if let Some(n) = options.logprobs.filter(|n| *n > MAX_TOP) {
+            let allowed = "at most 20 tokens beside the chosen one";
+            return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
         }
         if options.constraint.is_some() {
             let (value, allowed) = ("a grammar".into(), "constraints are not kept yet");
@@ -414,6 +417,7 @@ impl Engine {
             stats: Stats { prompt_tokens: n, ..Default::default() },
             limit,
             is_paused: false,
+            logprobs: options.logprobs,
             request,
         });
         Ok(id)

@@ -7,6 +7,7 @@ use overdraft_plan::{NO_PARENT, grid_of};
 
 use crate::engine::{Engine, Event, Events, Origin, Witness};
 use crate::error::{EngineError, Result};
+use crate::logprobs::logprobs;
 use crate::plans::{Ready, Use};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -185,6 +186,7 @@ impl Engine {
                 origin,
                 fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits)),
                 logits: (self.config.witness == Witness::Logits).then(|| logits.to_vec()),
+                logprobs: seq.logprobs.map(|n| logprobs(logits, token, n)),
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))

@@ -24,6 +24,8 @@ pub(crate) struct Sequence {
     pub(crate) stats: Stats,
     /// Positions it may fill: the context, or less if it asked for less.
     pub(crate) limit: usize,
+    /// The most likely tokens that are named beside each chosen one; `None`: not even its own log-probability.
+    pub(crate) logprobs: Option<usize>,
     /// Takes part in no step for now.
     pub(crate) is_paused: bool,
 }

@@ -275,13 +275,11 @@ impl Desk {
 }
 
 fn token_out(event: &Event) -> TokenOut {
-    TokenOut {
-        id: event.token,
-        text: event.text.clone(),
-        origin: event.origin,
-        logprob: None,
-        top: Vec::new(),
-    }
+    let (logprob, top) = match &event.logprobs {
+        Some(logprobs) => (Some(logprobs.chosen), logprobs.top.clone()),
+        None => (None, Vec::new()),
+    };
+    TokenOut { id: event.token, text: event.text.clone(), origin: event.origin, logprob, top }
 }
 
 /// How long a request that is refused now should wait: as long as the queue takes at the rate of late.
