@@ -22,6 +22,7 @@ use crate::spec::budget::{Beside, Forecast};
 use crate::spec::calibration::Calibration;
 use crate::spec::cost::{CostModel, Padding};
 use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
@@ -363,10 +364,6 @@ impl Engine {
             let allowed = "at most 20 tokens beside the chosen one";
             return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
         }
-        if options.constraint.is_some() {
-            let (value, allowed) = ("a grammar".into(), "constraints are not kept yet");
-            return Err(EngineError::Parameter { name: "constraint", value, allowed });
-        }
         self.has_room(&request)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();
@@ -401,7 +398,9 @@ impl Engine {
             policy,
             decision: None,
             forecast: Forecast::default(),
-            tree: TokenTree::new(vocab as u32).limited(options.speculative),
+            tree: TokenTree::new(vocab as u32)
+                .limited(options.speculative)
+                .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             injected: 0,
         });

@@ -64,6 +64,8 @@ pub enum Finish {
     MaxTokens,
     /// The context is full.
     Context,
+    /// The request's constraint allows nothing more.
+    Constraint,
 }
 
 impl Finish {
@@ -73,6 +75,7 @@ impl Finish {
             Finish::StopString => "stop-string",
             Finish::MaxTokens => "max-tokens",
             Finish::Context => "context",
+            Finish::Constraint => "constraint",
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
 use crate::spec::budget::Forecast;
 use crate::spec::drafter::Drafter;
+use crate::spec::gate::{Gate, Passage};
 use crate::spec::policy::{Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
 use crate::stats::Phases;
@@ -45,8 +46,8 @@ impl Engine {
     /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
     /// rows that are left, oldest first.
     ///
-    /// [`EngineError::Logits`] is the end of one sequence, and says of which: what the others wrote in that step comes
-    /// with the next.
+    /// An error that names a sequence ([`EngineError::failed_sequence`]) is the end of that one alone: what the others
+    /// wrote in that step comes with the next.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = Events::default();
         let outcome = self.step_into(&mut events);
@@ -165,15 +166,24 @@ impl Engine {
         let Some(first) = part.logits else { return Ok(()) };
         let vocab = self.decoder.hyper.vocab;
         let all = self.backend.read(plan.id, plan.logits);
+        let mut gate = round.tree.gate().take();
         let tree = &round.tree;
-        walk(tree, &mut round.verdict, |node, _| {
+        let walked = walk(tree, &mut round.verdict, |node, _| {
             let logits = &all[(first + node as usize) * vocab..][..vocab];
             let position = seq.tokens.len() as u32;
-            let chosen = self.sampler.choose(logits, &seq.request.sampling, &seq.history, position);
+            let allowed = gate.as_mut().map(Gate::mask);
+            let sampling = &seq.request.sampling;
+            let chosen = self.sampler.choose_allowed(logits, allowed, sampling, &seq.history, position);
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
+            // What ends the text need not be known to the constraint.
+            let is_end = seq.request.stop_ids.contains(&token);
+            let passage = gate.as_mut().filter(|_| !is_end).map_or(Passage::GoesOn, |gate| gate.join(token));
+            if passage == Passage::Contradicted {
+                return Err(EngineError::Constraint { seq: seq.id, position, token });
+            }
             round.drafter.committed(token);
             let mut text = events.text();
-            let finish = seq.accept(token, &self.tokenizer, &mut text);
+            let finish = seq.accept(token, passage == Passage::IsOver, &self.tokenizer, &mut text);
             let origin = match tree.child(node, token) {
                 Some(_) => Origin::Accepted,
                 None if tree.n_children(node) > 0 => Origin::Corrected,
@@ -190,7 +200,10 @@ impl Engine {
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))
-        })?;
+        });
+        *round.tree.gate() = gate;
+        walked?;
+        let tree = &round.tree;
         if !seq.in_prompt() {
             seq.stats.count_round(tree, round.verdict.path.len());
         }

@@ -63,10 +63,12 @@ impl Sequence {
         reach.saturating_sub(self.committed)
     }
 
-    /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence.
+    /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence. `is_last`: nothing
+    /// may follow it.
     pub(crate) fn accept(
         &mut self,
         token: u32,
+        is_last: bool,
         tokenizer: &overdraft_formats::tokenizer::Tokenizer,
         text: &mut String,
     ) -> Option<Finish> {
@@ -82,6 +84,8 @@ impl Sequence {
         self.text.push(tokenizer, token, text);
         let finish = if self.text.is_stopped() {
             Some(Finish::StopString)
+        } else if is_last {
+            Some(Finish::Constraint)
         } else if self.stats.generated_tokens >= self.request.max_tokens {
             Some(Finish::MaxTokens)
         } else if self.tokens.len() >= self.limit {

@@ -11,6 +11,7 @@ pub mod calibration;
 pub mod cost;
 pub mod ddtree;
 pub mod drafter;
+pub mod gate;
 pub mod learned;
 pub mod ngram;
 pub mod policy;

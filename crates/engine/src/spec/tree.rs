@@ -3,6 +3,7 @@
 
 use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
 
+use super::gate::Gate;
 use crate::options::Speculative;
 
 /// Drafted nodes of a tree at most: with the root they fill the largest bucket of rows that has logits.
@@ -33,18 +34,20 @@ pub struct Node {
 ///
 /// The tree refuses whatever a step would refuse (an id outside the vocabulary, a path too deep, too many rows), so
 /// no drafter needs to know these rules. Storage is kept from round to round.
-#[derive(Clone, Debug)]
 pub struct TokenTree {
     nodes: Vec<Node>,
     vocab: u32,
     max_depth: u32,
     max_drafts: usize,
+    /// Refuses what a constraint does not allow.
+    gate: Option<Gate>,
 }
 
 impl TokenTree {
     pub fn new(vocab: u32) -> Self {
         let nodes = Vec::with_capacity(MAX_DRAFTS + 1);
-        let mut tree = Self { nodes, vocab, max_depth: MAX_DRAFT_DEPTH as u32, max_drafts: MAX_DRAFTS };
+        let mut tree =
+            Self { nodes, vocab, max_depth: MAX_DRAFT_DEPTH as u32, max_drafts: MAX_DRAFTS, gate: None };
         tree.clear(0);
         tree
     }
@@ -57,6 +60,16 @@ impl TokenTree {
             Speculative::Limited { max_depth, max_nodes } => (max_depth, max_nodes),
         };
         Self { max_depth: depth.min(MAX_DRAFT_DEPTH) as u32, max_drafts: nodes.min(MAX_DRAFTS), ..self }
+    }
+
+    /// A tree that holds only what a constraint allows.
+    pub fn gated(self, gate: Option<Gate>) -> Self {
+        Self { gate, ..self }
+    }
+
+    /// The constraint, for the text itself.
+    pub(crate) fn gate(&mut self) -> &mut Option<Gate> {
+        &mut self.gate
     }
 
     /// Only a root.
@@ -93,6 +106,14 @@ impl TokenTree {
         let fits = token < self.vocab && above.depth < self.max_depth && self.n_drafts() < self.max_drafts;
         if !fits {
             return None;
+        }
+        if let Some(mut gate) = self.gate.take() {
+            let path = self.path_to(parent).map(|node| self.nodes[node as usize].token);
+            let is_allowed = gate.allows(path, token);
+            self.gate = Some(gate);
+            if !is_allowed {
+                return None;
+            }
         }
         self.nodes.push(Node {
             token,

@@ -70,15 +70,11 @@ impl Desk {
         // Before anyone is told, so that whoever is told finds it so.
         self.publish();
         self.hand_out(now);
-        match outcome {
-            Ok(()) => {}
-            Err(EngineError::Logits { seq, position }) => {
-                let message = EngineError::Logits { seq, position }.to_string();
-                if let Some(at) = self.running.iter().position(|r| r.id == seq) {
-                    self.fail(at, FailKind::Logits, message);
-                }
+        if let Err(error) = outcome {
+            let Some(seq) = error.failed_sequence() else { return Err(error) };
+            if let Some(at) = self.running.iter().position(|r| r.id == seq) {
+                self.fail(at, FailKind::Request, error.to_string());
             }
-            Err(fatal) => return Err(fatal),
         }
         Ok(Next::Again)
     }
@@ -175,7 +171,7 @@ impl Desk {
                 Err(EngineError::Backend(fatal)) => return Err(fatal.into()),
                 Err(other) => {
                     self.shared.inbox().running -= 1;
-                    channel.send(Update::Failed { message: other.to_string(), kind: FailKind::Logits });
+                    channel.send(Update::Failed { message: other.to_string(), kind: FailKind::Request });
                 }
             }
         }

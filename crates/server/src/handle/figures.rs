@@ -24,11 +24,12 @@ pub struct FinishCounts {
     pub stop_string: u64,
     pub max_tokens: u64,
     pub context: u64,
+    pub constraint: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FailCounts {
-    pub logits: u64,
+    pub request: u64,
     pub deadline: u64,
     pub slow_reader: u64,
     pub engine: u64,
@@ -92,6 +93,7 @@ impl Totals {
             Finish::StopString => &mut counts.stop_string,
             Finish::MaxTokens => &mut counts.max_tokens,
             Finish::Context => &mut counts.context,
+            Finish::Constraint => &mut counts.constraint,
         } += 1;
         self.request_seconds.add(timings.total.as_secs_f64());
         self.prompt_seconds.add(timings.prompt.as_secs_f64());
@@ -104,7 +106,7 @@ impl Totals {
     pub(crate) fn count_failure(&mut self, kind: FailKind) {
         let counts = &mut self.failed;
         *match kind {
-            FailKind::Logits => &mut counts.logits,
+            FailKind::Request => &mut counts.request,
             FailKind::Deadline => &mut counts.deadline,
             FailKind::SlowReader => &mut counts.slow_reader,
             FailKind::Engine => &mut counts.engine,

@@ -55,8 +55,8 @@ pub struct Timings {
 /// Whose fault, and whether to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailKind {
-    /// No token could be chosen for this request; others go on.
-    Logits,
+    /// This request cannot go on: no token could be chosen for it. Others do.
+    Request,
     /// Its time was over.
     Deadline,
     /// Nobody read what it wrote.
