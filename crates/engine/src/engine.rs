@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec, Step, bucket_for};
+use overdraft_plan::{
+    Backend, KvType, MAX_DRAFT_DEPTH, PAGE, Retention, StateId, StateSpec, Step, bucket_for, grid_of,
+};
 
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
 use crate::logprobs::{Logprobs, MAX_TOP};
+use crate::memory::{CacheRoom, Hit, Memory, PagePool};
 use crate::options::{Options, Speculative};
-use crate::pages::PagePool;
 use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
 use crate::request::{Bounds, Finish, Request, SeqId};
 use crate::round::{Part, Round};
@@ -43,6 +45,8 @@ pub struct EngineConfig {
     pub kv: KvType,
     /// Rows of a step at most; a prompt is read in chunks of it.
     pub step_rows: usize,
+    /// Bytes for the prefix cache; 0 is none. They hold the pages and recurrent states of prompts that were read.
+    pub cache_bytes: usize,
     /// Bytes that may be used, weights included; `None` is not checked.
     pub memory: Option<usize>,
     /// Whether rounds draft.
@@ -62,6 +66,7 @@ impl Default for EngineConfig {
             max_seqs: 1,
             kv: KvType::F16,
             step_rows: 512,
+            cache_bytes: 0,
             memory: None,
             draft_mode: Mode::Off,
             budget: None,
@@ -145,8 +150,7 @@ pub struct Engine {
     pub(crate) config: EngineConfig,
     ledger: Ledger,
     pub(crate) plans: Plans,
-    pub(crate) pools: Vec<PagePool>,
-    free_slots: Vec<u32>,
+    pub(crate) memory: Memory,
     pub(crate) seqs: Vec<Sequence>,
     /// One for each of `seqs`.
     pub(crate) rounds: Vec<Round>,
@@ -191,7 +195,8 @@ impl Engine {
         let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
-        let pools = spec.classes.iter().zip(&spec.pages).map(|(r, n)| PagePool::new(*r, *n)).collect();
+        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
+        let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
         Ok(Self {
             decoder,
             draft,
@@ -201,8 +206,7 @@ impl Engine {
             config,
             ledger,
             plans: Plans::default(),
-            pools,
-            free_slots: (0..config.max_seqs as u32).rev().collect(),
+            memory,
             seqs: Vec::new(),
             rounds: Vec::new(),
             next_id: 0,
@@ -293,12 +297,17 @@ impl Engine {
 
     /// KV pages that sequences hold or were promised, of how many, over all retention classes.
     pub fn pages(&self) -> (usize, usize) {
-        self.pools.iter().fold((0, 0), |sum, pool| (sum.0 + pool.taken(), sum.1 + pool.len()))
+        self.memory.pages()
     }
 
     /// Places that are taken, of how many.
     pub fn slots(&self) -> (usize, usize) {
-        (self.config.max_seqs - self.free_slots.len(), self.config.max_seqs)
+        self.memory.slots()
+    }
+
+    /// Blocks of 64 tokens in the prefix cache.
+    pub fn cached_blocks(&self) -> usize {
+        self.memory.cached_blocks()
     }
 
     /// A paused sequence keeps what it has and takes part in no step.
@@ -339,18 +348,25 @@ impl Engine {
     }
 
     /// Whether there is room for the request's whole life at the moment.
-    pub fn has_room(&self, request: &Request) -> Result<()> {
-        if self.free_slots.is_empty() {
-            return Err(EngineError::NoSlot { slots: self.config.max_seqs });
+    pub fn has_room(&self, request: &Request, options: &Options) -> Result<()> {
+        self.place(request, options.cache_salt).map(|_| ())
+    }
+
+    /// What of the prompt is here already, as far as there is room for the request with it; else without.
+    fn place(&self, request: &Request, salt: u64) -> Result<Hit> {
+        let (taken, slots) = self.memory.slots();
+        if taken == slots {
+            return Err(EngineError::NoSlot { slots });
         }
         let length = request.limit(self.config.context) + SLACK;
-        for pool in &self.pools {
-            let (needed, free) = (pool.needed_for(length, self.config.step_rows), pool.unreserved());
-            if free < needed {
-                return Err(EngineError::NoPages { needed, free });
-            }
+        let hit = self.memory.find(salt, &request.prompt);
+        if self.memory.fits(length, &hit).is_ok() {
+            return Ok(hit);
         }
-        Ok(())
+        let none = Hit::default();
+        let fits = self.memory.fits(length, &none);
+        fits.map_err(|(needed, free)| EngineError::NoPages { needed, free })?;
+        Ok(none)
     }
 
     fn admit_sequence(
@@ -364,18 +380,18 @@ impl Engine {
             let allowed = "at most 20 tokens beside the chosen one";
             return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
         }
-        self.has_room(&request)?;
+        let hit = self.place(&request, options.cache_salt)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();
-        let Some(slot) = self.free_slots.pop() else {
+        let limit = request.limit(self.config.context);
+        let Some((slot, tables)) = self.memory.admit(limit + SLACK, &hit) else {
             return Err(EngineError::NoSlot { slots: self.config.max_seqs });
         };
-        let limit = request.limit(self.config.context);
-        let needed: Vec<usize> =
-            self.pools.iter().map(|pool| pool.needed_for(limit + SLACK, self.config.step_rows)).collect();
-        let pages = (limit + SLACK).div_ceil(PAGE);
-        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n, pages)).collect();
-        self.backend.reset_slot(self.state, slot as usize);
+        match hit.snapshot {
+            Some(snapshot) => self.backend.copy_slot(self.state, snapshot as usize, slot as usize),
+            None => self.backend.reset_slot(self.state, slot as usize),
+        }
+        let cached = hit.tokens();
         let mut history =
             History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
         for token in &request.prompt {
@@ -402,18 +418,20 @@ impl Engine {
                 .limited(options.speculative)
                 .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
-            injected: 0,
+            injected: cached,
         });
         self.seqs.push(Sequence {
             id,
             slot,
             tokens,
-            committed: 0,
-            stored_grid: 0,
+            committed: cached,
+            stored_grid: grid_of((cached as u32).saturating_sub(1)),
             tables,
+            cache_salt: options.cache_salt,
+            keep_at: self.memory.keep_at(&request.prompt, &hit),
             history,
             text: TextStream::new(&request.stop_strings, !options.keep_specials),
-            stats: Stats { prompt_tokens: n, ..Default::default() },
+            stats: Stats { prompt_tokens: n, cached_tokens: cached, ..Default::default() },
             limit,
             is_paused: false,
             logprobs: options.logprobs,
@@ -448,10 +466,7 @@ impl Engine {
         if let Some(learned) = round.drafter.learned() {
             self.calibration = learned.clone();
         }
-        self.free_slots.push(seq.slot);
-        for (pool, table) in self.pools.iter_mut().zip(seq.tables) {
-            pool.release(table);
-        }
+        self.memory.release(seq.slot, seq.tables);
         seq.stats
     }
 }
@@ -470,32 +485,40 @@ fn check_config(config: &EngineConfig) -> Result<()> {
     Ok(())
 }
 
-/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots.
+/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots; then those
+/// of the prefix cache.
 pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> StateSpec {
     let mut spec = hyper.state_spec(config.kv);
     if let Some(draft) = draft {
         draft.extend_state(&mut spec, hyper.hidden);
     }
-    spec.slots = config.max_seqs;
-    spec.pages = spec
-        .classes
-        .iter()
-        .map(|r| config.max_seqs * PagePool::needed(*r, config.context + SLACK, config.step_rows))
-        .collect();
+    let room = CacheRoom::within(config.cache_bytes, &spec);
+    spec.slots = config.max_seqs + room.snapshots;
+    let needed = |r: &Retention| PagePool::needed(*r, config.context + SLACK, config.step_rows);
+    spec.pages = spec.classes.iter().map(|r| config.max_seqs * needed(r) + room.blocks).collect();
     spec
+}
+
+fn cache_room(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> CacheRoom {
+    CacheRoom::within(config.cache_bytes, &plan_state(hyper, draft, config))
 }
 
 fn plan_memory(decoder: &Decoder, draft: Option<&Draft>, spec: &StateSpec, config: &EngineConfig) -> Ledger {
     let mut ledger = Ledger::default();
     let (s, rows) = spec.slot_bytes();
     ledger.add("weights", decoder.weights.n_bytes().0);
-    let pages = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
-    ledger.add("context pages", pages);
-    ledger.add("recurrent state", spec.slots * s);
-    ledger.add("recurrent window", spec.slots * rows);
+    let room = CacheRoom::within(config.cache_bytes, spec);
+    let block: usize = (0..spec.classes.len()).map(|c| spec.page_bytes(c)).sum();
+    let pages: usize = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
+    ledger.add("context pages", pages - room.blocks * block);
+    ledger.add("recurrent state", config.max_seqs * s);
+    ledger.add("recurrent window", config.max_seqs * rows);
     let largest = bucket_for(config.step_rows).unwrap_or(512);
     if spec.tap_width > 0 {
-        ledger.add("waiting taps", spec.slots * spec.tap_bytes());
+        ledger.add("waiting taps", config.max_seqs * spec.tap_bytes());
+    }
+    if room != CacheRoom::default() {
+        ledger.add("prefix cache", room.blocks * block + room.snapshots * (s + rows + spec.tap_bytes()));
     }
     let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
     // Plans take turns with one set of buffers; a quarter more for int8 activations.

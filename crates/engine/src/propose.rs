@@ -117,9 +117,7 @@ impl Engine {
         self.step.clear();
         for index in batch {
             let seq = &mut self.seqs[*index];
-            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-                pool.extend(table, seq.committed + block);
-            }
+            self.memory.extend(&mut seq.tables, seq.committed + block);
             let tables = seq.tables.iter().map(|t| t.pages.as_slice());
             let s = self.step.add_seq(seq.slot, seq.committed as u32, block as u32, 0, tables);
             let mut parent = self.step.push(s, seq.tokens[seq.committed], NO_PARENT);

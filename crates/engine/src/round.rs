@@ -137,9 +137,7 @@ impl Engine {
             }
             let rows = sure + tree.n_drafts();
             room -= rows;
-            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-                pool.extend(table, seq.committed + rows);
-            }
+            self.memory.extend(&mut seq.tables, seq.committed + rows);
             let tables = seq.tables.iter().map(|t| t.pages.as_slice());
             let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
             let mut root_row = NO_PARENT;
@@ -242,10 +240,14 @@ impl Engine {
         seq.committed += part.sure + round.verdict.path.len();
         if was_prompt {
             round.injected = seq.committed;
+            // Only what was read as a prompt: a backend may compute written rows by other kernels, and a hit must give
+            // the bits of reading.
+            let read = &seq.request.prompt[..seq.committed];
+            if let Some(to) = self.memory.keep(seq.cache_salt, read, seq.keep_at, &seq.tables) {
+                self.backend.copy_slot(self.state, seq.slot as usize, to as usize);
+            }
         }
-        for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-            pool.trim(table, seq.committed);
-        }
+        self.memory.trim(&mut seq.tables, seq.committed);
     }
 }
 

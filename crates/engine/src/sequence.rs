@@ -2,7 +2,7 @@
 
 use overdraft_plan::PAGE;
 
-use crate::pages::PageTable;
+use crate::memory::PageTable;
 use crate::request::{Finish, Request, SeqId};
 use crate::sampling::History;
 use crate::stats::Stats;
@@ -19,6 +19,9 @@ pub(crate) struct Sequence {
     /// The grid at which the slot's recurrent state stands.
     pub(crate) stored_grid: u32,
     pub(crate) tables: Vec<PageTable>,
+    pub(crate) cache_salt: u64,
+    /// Positions of the prompt where reading pauses for its state to be kept; 0 is none.
+    pub(crate) keep_at: [usize; 2],
     pub(crate) history: History,
     pub(crate) text: TextStream,
     pub(crate) stats: Stats,
@@ -45,9 +48,9 @@ impl Sequence {
         !self.in_prompt() && !self.is_paused
     }
 
-    /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit,
-    /// ending at a multiple of [`PAGE`] positions or at the prompt's end, so that where chunks end never depends on
-    /// what else the step holds.
+    /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit, ending at
+    /// a multiple of [`PAGE`] positions or at the prompt's end. On the way no chunk goes past a place where its state is
+    /// to be kept.
     pub(crate) fn next_rows(&self, room: usize) -> usize {
         if self.is_paused {
             return 0;
@@ -55,7 +58,8 @@ impl Sequence {
         if !self.in_prompt() {
             return room.min(1);
         }
-        let end = self.request.prompt.len();
+        let pause = self.keep_at.iter().copied().filter(|at| *at > self.committed).min();
+        let end = pause.unwrap_or(self.request.prompt.len());
         if end - self.committed <= room {
             return end - self.committed;
         }

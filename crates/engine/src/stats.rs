@@ -36,6 +36,8 @@ impl Phases {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     pub prompt_tokens: usize,
+    /// Of the prompt, found in the prefix cache and not read.
+    pub cached_tokens: usize,
     pub generated_tokens: usize,
     /// Wall time of the steps that read the prompt, and of those that wrote.
     pub prompt_time: Duration,
@@ -67,6 +69,7 @@ impl Stats {
     /// Adds another sequence's figures.
     pub fn add(&mut self, other: &Self) {
         self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
         self.generated_tokens += other.generated_tokens;
         self.prompt_time += other.prompt_time;
         self.generation_time += other.generation_time;
@@ -85,7 +88,7 @@ impl Stats {
     }
 
     pub fn prompt_rate(&self) -> f64 {
-        rate(self.prompt_tokens, self.prompt_time)
+        rate(self.prompt_tokens - self.cached_tokens, self.prompt_time)
     }
 
     /// The first token comes with the prompt's last step, so it is not counted.

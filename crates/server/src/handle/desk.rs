@@ -142,7 +142,7 @@ impl Desk {
         while self.running.len() < self.shared.limits.max_streams {
             let mut inbox = self.shared.inbox();
             let Some(first) = inbox.waiting.front() else { return Ok(()) };
-            if self.engine.has_room(&first.job.request).is_err() {
+            if self.engine.has_room(&first.job.request, &first.job.options).is_err() {
                 return Ok(());
             }
             let Some(Waiting { job, channel, submitted }) = inbox.waiting.pop_front() else { return Ok(()) };
@@ -156,6 +156,7 @@ impl Desk {
                     channel.send(Update::Started { cached_tokens, queued });
                     let mut figures = self.shared.figures();
                     figures.1.prompt_tokens += prompt as u64;
+                    figures.1.cached_tokens += cached_tokens as u64;
                     figures.1.queue_seconds.add(queued.as_secs_f64());
                     self.running.push(Running {
                         id,
@@ -266,7 +267,9 @@ impl Desk {
     fn publish(&self) {
         let (pages_used, pages) = self.engine.pages();
         let (slots_used, slots) = self.engine.slots();
-        self.shared.figures().0 = Gauges { pages_used, pages, slots_used, slots, ..Default::default() };
+        let cached_blocks = self.engine.cached_blocks();
+        self.shared.figures().0 =
+            Gauges { pages_used, pages, slots_used, slots, cached_blocks, ..Default::default() };
     }
 }
 

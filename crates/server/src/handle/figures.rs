@@ -16,6 +16,8 @@ pub struct Gauges {
     /// Sequences that have a place, of how many.
     pub slots_used: usize,
     pub slots: usize,
+    /// Blocks of 64 tokens in the prefix cache. Their pages are not among the used ones: they make way.
+    pub cached_blocks: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +44,9 @@ pub struct FailCounts {
 /// Never decreasing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Totals {
+    /// Of admitted requests: what the prefix cache was asked for, and what it had.
     pub prompt_tokens: u64,
+    pub cached_tokens: u64,
     pub generated_tokens: u64,
     /// Steps of the engine.
     pub steps: u64,
@@ -68,6 +72,7 @@ impl Default for Totals {
         let (seconds, counts) = (|| Histogram::new(SECONDS), || Histogram::new(COUNTS));
         Self {
             prompt_tokens: 0,
+            cached_tokens: 0,
             generated_tokens: 0,
             steps: 0,
             stats: Stats::default(),
