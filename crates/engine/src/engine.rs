@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Decoder, Draft, Hyper};
@@ -14,7 +15,7 @@ use crate::ledger::{Ledger, human};
 use crate::logprobs::{Logprobs, MAX_TOP};
 use crate::memory::{CacheRoom, Hit, Memory, PagePool};
 use crate::options::{Options, Speculative};
-use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
+use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Plans, Use, record};
 use crate::request::{Bounds, Finish, Request, SeqId};
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
@@ -45,6 +46,9 @@ pub struct EngineConfig {
     pub kv: KvType,
     /// Rows of a step at most; a prompt is read in chunks of it.
     pub step_rows: usize,
+    /// How long those who write may wait for their next token while prompts are read: these are read in pieces that
+    /// keep to it, and beside them drafting goes on. `None`: prompts are read as fast as can be.
+    pub token_gap: Option<Duration>,
     /// Bytes for the prefix cache; 0 is none. They hold the pages and recurrent states of prompts that were read.
     pub cache_bytes: usize,
     /// Bytes that may be used, weights included; `None` is not checked.
@@ -66,6 +70,7 @@ impl Default for EngineConfig {
             max_seqs: 1,
             kv: KvType::F16,
             step_rows: 512,
+            token_gap: None,
             cache_bytes: 0,
             memory: None,
             draft_mode: Mode::Off,
@@ -167,6 +172,12 @@ pub struct Engine {
     pub(crate) failed: VecDeque<EngineError>,
     pub(crate) held_back: Vec<Event>,
     pub(crate) cost: CostModel,
+    /// Of steps with prompts in them.
+    pub(crate) reading_cost: CostModel,
+    /// Steps with prompts in them so far.
+    pub(crate) reading_turn: u64,
+    /// What is left of each prompt that is read, and how much of it this step reads.
+    pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
     pub(crate) beside: Beside,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
@@ -218,6 +229,9 @@ impl Engine {
             failed: VecDeque::new(),
             held_back: Vec::new(),
             cost: CostModel::new(padding),
+            reading_cost: CostModel::new(padding),
+            reading_turn: 0,
+            prompt_rows: Default::default(),
             beside: Beside::default(),
             policy,
             calibration: Calibration::default(),
@@ -522,7 +536,10 @@ fn plan_memory(decoder: &Decoder, draft: Option<&Draft>, spec: &StateSpec, confi
     }
     let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
     // Plans take turns with one set of buffers; a quarter more for int8 activations.
-    let most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
+    let mut most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
+    if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
+        most = most.max(scratch(Use::Mixed, MIXED_ROWS));
+    }
     ledger.add("plan scratch", most + most / 4);
     ledger
 }

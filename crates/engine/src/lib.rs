@@ -13,6 +13,7 @@ mod propose;
 mod request;
 mod round;
 pub mod sampling;
+mod schedule;
 mod sequence;
 pub mod spec;
 mod stats;

@@ -21,16 +21,16 @@ const MAX_WAITING: usize = 16;
 const INJECT_ROWS: usize = 512;
 
 impl Engine {
-    /// Fills the tree of every sequence that writes. While a prompt is `reading`, trees stay roots: keeping a tree's
-    /// rows for a commit in every layer of a large plan would take gigabytes.
-    pub(crate) fn propose(&mut self, reading: bool) -> Result<()> {
+    /// Fills the tree of every sequence that writes, beside so many rows of prompts. In a step that cannot keep them,
+    /// trees stay roots.
+    pub(crate) fn propose(&mut self, used: Use, prompt_rows: usize) -> Result<()> {
         let started = Instant::now();
         let recorded = self.plans.n_ready();
-        self.beside = beside(&self.seqs);
+        self.beside = beside(&self.seqs, prompt_rows);
         for (seq, round) in self.seqs.iter().zip(&mut self.rounds) {
             round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
-            round.decision =
-                (!reading && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, self.beside));
+            round.decision = (used != Use::Read && drafts_left(seq) > 0)
+                .then(|| round.policy.decide(&self.cost, self.beside));
             round.forecast = Default::default();
         }
         let mut drafting = std::mem::take(&mut self.chosen);
@@ -44,8 +44,9 @@ impl Engine {
         {
             grow(round, Candidates::None, &self.cost, self.beside);
         }
-        let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
-        share_rows(&mut self.rounds, MAX_LOGIT_ROWS.saturating_sub(writers));
+        // A prompt that is over has logits too.
+        let others = self.seqs.iter().filter(|s| !s.is_paused).count();
+        share_rows(&mut self.rounds, MAX_LOGIT_ROWS.saturating_sub(others));
         Ok(())
     }
 
@@ -164,10 +165,10 @@ fn drafts_left(seq: &Sequence) -> usize {
     if seq.is_writing() { left } else { 0 }
 }
 
-/// What a sequence finds beside itself in the step: at least a row of each other one that writes.
-fn beside(seqs: &[Sequence]) -> Beside {
+/// What a sequence finds beside itself in the step: at least a row of each other one that writes, and of prompts.
+fn beside(seqs: &[Sequence], prompt_rows: usize) -> Beside {
     let others = seqs.iter().filter(|s| s.is_writing()).count().saturating_sub(1);
-    Beside { rows: others, tokens: others as f64 }
+    Beside { rows: others + prompt_rows, tokens: others as f64 }
 }
 
 fn grow(round: &mut Round, candidates: Candidates<'_>, cost: &crate::spec::cost::CostModel, beside: Beside) {

@@ -8,13 +8,14 @@ use overdraft_plan::{NO_PARENT, grid_of};
 use crate::engine::{Engine, Event, Events, Origin, Witness};
 use crate::error::{EngineError, Result};
 use crate::logprobs::logprobs;
-use crate::plans::{Ready, Use};
+use crate::plans::{MIXED_ROWS, Ready, Use};
+use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
 use crate::spec::budget::Forecast;
 use crate::spec::drafter::Drafter;
 use crate::spec::gate::{Gate, Passage};
-use crate::spec::policy::{Policy, Round as Decision};
+use crate::spec::policy::{Mode, Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
 use crate::stats::Phases;
 
@@ -43,8 +44,8 @@ pub(crate) struct Part {
 }
 
 impl Engine {
-    /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
-    /// rows that are left, oldest first.
+    /// One forward pass over the rows of all sequences, and what came of it. All who write have their rows; prompts are
+    /// read in what `schedule` leaves them.
     ///
     /// An error that names a sequence ([`EngineError::failed_sequence`]) is the end of that one alone: what the others
     /// wrote in that step comes with the next.
@@ -71,14 +72,13 @@ impl Engine {
 
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
         let started = Instant::now();
-        let reading = self.seqs.iter().any(Sequence::is_reading);
-        self.propose(reading)?;
+        let (used, prompt_rows) = self.choose_step();
+        self.propose(used, prompt_rows)?;
         let proposed = Instant::now();
-        self.fill_step(parts);
+        self.fill_step(parts, used, prompt_rows);
         if parts.is_empty() {
             return Ok(());
         }
-        let used = if reading { Use::Read } else { Use::Write };
         let rows = self.step.n_rows();
         let recorded = self.plans.n_ready();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
@@ -94,8 +94,10 @@ impl Engine {
         }
         let accepted = Instant::now();
         self.commit(parts, &plan);
-        if !reading && self.plans.n_ready() == recorded {
-            self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
+        if self.plans.n_ready() == recorded {
+            let seconds = verifying.elapsed().as_secs_f64();
+            let cost = if used == Use::Write { &mut self.cost } else { &mut self.reading_cost };
+            cost.learn_step(rows, seconds);
         }
         let ended = Instant::now();
         let phases = Phases {
@@ -120,41 +122,69 @@ impl Engine {
         self.failed.pop_front().map_or(Ok(()), Err)
     }
 
-    /// Lays the rows of the next step, each writer's drafted nodes behind its root.
-    fn fill_step(&mut self, parts: &mut Vec<Part>) {
+    /// What the next step is for, and rows of prompts in it at most.
+    fn choose_step(&mut self) -> (Use, usize) {
+        let count = |is: fn(&Sequence) -> bool| self.seqs.iter().filter(|s| is(s)).count();
+        let load = Load {
+            writers: count(Sequence::is_writing),
+            readers: count(Sequence::is_reading),
+            drafts: self.rounds.iter().any(|r| r.policy.mode() != Mode::Off),
+            token_gap: self.config.token_gap.map(|gap| gap.as_secs_f64()),
+            step_rows: self.config.step_rows,
+        };
+        schedule::choose(&load, &self.reading_cost)
+    }
+
+    /// Lays the rows of the next step: each writer's drafted nodes behind its root, then prompts.
+    fn fill_step(&mut self, parts: &mut Vec<Part>, used: Use, prompt_rows: usize) {
         self.step.clear();
         parts.clear();
-        let mut room = self.config.step_rows;
-        let n = self.seqs.len();
-        for (in_prompt, index) in (0..n).map(|i| (false, i)).chain((0..n).map(|i| (true, i))) {
-            let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
-            if seq.in_prompt() != in_prompt {
-                continue;
+        for index in 0..self.seqs.len() {
+            if self.seqs[index].is_writing() {
+                self.lay_rows(index, 1, parts);
             }
-            let sure = seq.next_rows(room.saturating_sub(tree.n_drafts()));
-            if sure == 0 {
-                continue;
-            }
-            let rows = sure + tree.n_drafts();
-            room -= rows;
-            self.memory.extend(&mut seq.tables, seq.committed + rows);
-            let tables = seq.tables.iter().map(|t| t.pages.as_slice());
-            let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
-            let mut root_row = NO_PARENT;
-            for token in &seq.tokens[seq.committed..seq.committed + sure] {
-                root_row = self.step.push(s, *token, root_row);
-            }
-            let logits = self.step.logit_rows().len();
-            let complete = seq.committed + sure == seq.tokens.len();
-            if complete {
-                self.step.want_logits(root_row);
-            }
-            for node in &tree.nodes()[1..] {
-                let row = self.step.push(s, node.token, root_row + node.parent);
-                self.step.want_logits(row);
-            }
-            parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
         }
+        if prompt_rows == 0 {
+            return;
+        }
+        let most = if used == Use::Mixed { MIXED_ROWS } else { self.config.step_rows };
+        let budget = prompt_rows.min(most - self.step.n_rows());
+        let (mut left, mut rows) = std::mem::take(&mut self.prompt_rows);
+        left.clear();
+        left.extend(self.seqs.iter().filter(|s| s.is_reading()).map(Sequence::prompt_left));
+        schedule::share_prompt_rows(&left, budget, self.reading_turn, &mut rows);
+        self.reading_turn += 1;
+        let mut shares = rows.iter();
+        for index in 0..self.seqs.len() {
+            if self.seqs[index].is_reading()
+                && let Some(share) = shares.next().filter(|n| **n > 0)
+            {
+                self.lay_rows(index, *share, parts);
+            }
+        }
+        self.prompt_rows = (left, rows);
+    }
+
+    /// Lays `sure` rows of a sequence, and its tree.
+    fn lay_rows(&mut self, index: usize, sure: usize, parts: &mut Vec<Part>) {
+        let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
+        self.memory.extend(&mut seq.tables, seq.committed + sure + tree.n_drafts());
+        let tables = seq.tables.iter().map(|t| t.pages.as_slice());
+        let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
+        let mut root_row = NO_PARENT;
+        for token in &seq.tokens[seq.committed..seq.committed + sure] {
+            root_row = self.step.push(s, *token, root_row);
+        }
+        let logits = self.step.logit_rows().len();
+        let complete = seq.committed + sure == seq.tokens.len();
+        if complete {
+            self.step.want_logits(root_row);
+        }
+        for node in &tree.nodes()[1..] {
+            let row = self.step.push(s, node.token, root_row + node.parent);
+            self.step.want_logits(row);
+        }
+        parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
     }
 
     /// Draws the target's tokens down the sequence's tree and gives them out.

@@ -1,7 +1,5 @@
 //! A request on its way: its tokens, what is committed of them, its pages and its text.
 
-use overdraft_plan::PAGE;
-
 use crate::memory::PageTable;
 use crate::request::{Finish, Request, SeqId};
 use crate::sampling::History;
@@ -48,23 +46,10 @@ impl Sequence {
         !self.in_prompt() && !self.is_paused
     }
 
-    /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit, ending at
-    /// a multiple of [`PAGE`] positions or at the prompt's end. On the way no chunk goes past a place where its state is
-    /// to be kept.
-    pub(crate) fn next_rows(&self, room: usize) -> usize {
-        if self.is_paused {
-            return 0;
-        }
-        if !self.in_prompt() {
-            return room.min(1);
-        }
+    /// What is left of the prompt, up to where reading it pauses for its state to be kept.
+    pub(crate) fn prompt_left(&self) -> usize {
         let pause = self.keep_at.iter().copied().filter(|at| *at > self.committed).min();
-        let end = pause.unwrap_or(self.request.prompt.len());
-        if end - self.committed <= room {
-            return end - self.committed;
-        }
-        let reach = (self.committed + room) / PAGE * PAGE;
-        reach.saturating_sub(self.committed)
+        pause.unwrap_or(self.request.prompt.len()).saturating_sub(self.committed)
     }
 
     /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence. `is_last`: nothing

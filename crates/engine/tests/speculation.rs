@@ -36,6 +36,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_seqs: 5,
     kv: overdraft_plan::KvType::F16,
     step_rows: 512,
+    token_gap: None,
     cache_bytes: 0,
     memory: None,
     draft_mode: Mode::Off,

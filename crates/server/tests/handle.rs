@@ -17,6 +17,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_seqs: 3,
     kv: overdraft_plan::KvType::F16,
     step_rows: 512,
+    token_gap: None,
     cache_bytes: 0,
     memory: None,
     draft_mode: overdraft_engine::spec::policy::Mode::Off,

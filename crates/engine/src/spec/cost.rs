@@ -171,6 +171,14 @@ impl CostModel {
         })
     }
 
+    /// Seconds that a step takes at most: beyond the largest measured count in proportion to its rows, which is too much
+    /// for whatever is shared between them.
+    pub fn most_seconds(&self, rows: usize) -> Option<f64> {
+        let last = self.curve.last()?;
+        let padded = self.padded(rows)? as f64;
+        if padded > last.0 { Some(last.1 * padded / last.0) } else { self.step_seconds(rows) }
+    }
+
     /// Rows up to which estimates can be relied on.
     pub fn known_rows(&self) -> usize {
         self.curve.last().map_or(1, |p| GUESSED_ROWS.max(2 * p.0 as usize))
