@@ -1,4 +1,8 @@
-//! Many streams from one engine. [`handle`] is all that the rest of the server knows of it.
+//! Many streams from one engine. [`handle`] is all that the rest of the server knows of it; [`output`] is what the text
+//! of a conversation means.
 #![forbid(unsafe_code)]
 
 pub mod handle;
+pub mod output;
+mod reasoning;
+mod tools;
