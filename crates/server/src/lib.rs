@@ -2,6 +2,7 @@
 //! of a conversation means.
 #![forbid(unsafe_code)]
 
+mod grammar;
 pub mod handle;
 pub mod output;
 mod reasoning;

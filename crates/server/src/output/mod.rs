@@ -3,6 +3,7 @@
 mod call;
 mod call_list;
 mod dialect;
+mod format;
 mod harmony;
 mod json_scan;
 mod parser;
@@ -14,7 +15,11 @@ mod tag_finder;
 mod tagged;
 mod xml_scan;
 
+pub use crate::grammar::{Grammars, ResponseFormat, plain_constraint};
 pub use crate::tools::ToolChoice;
+pub(crate) use dialect::Dialect;
+pub use format::{ChatFormat, Conversation, Prompt};
 pub use parser::OutputParser;
 pub use piece::Piece;
 pub use refusal::Refusal;
+pub(crate) use tagged::CallStyle;
