@@ -1,6 +1,6 @@
 //! The calls of functions as a grammar, written as the model's dialect writes them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::lark::{Answer, any_of, json_rule, literal, quoted, until};
 use crate::output::{CallStyle, Dialect, Refusal};
@@ -8,6 +8,7 @@ use crate::tools::Tool;
 
 /// More calls at once than any agent makes; a grammar without end would let a model go on for ever.
 const MAX_CALLS: usize = 16;
+const OPEN: &str = "<tool_call>";
 
 /// The rule `calls` and those below it.
 pub(super) fn rules(answer: &Answer<'_>) -> Result<String, Refusal> {
@@ -19,25 +20,74 @@ pub(super) fn rules(answer: &Answer<'_>) -> Result<String, Refusal> {
     }
     let any = names.join(" | ");
     let literal = |text| literal(answer.tokenizer, text);
-    let (one, between) = match answer.dialect {
-        Dialect::Harmony | Dialect::Tagged(CallStyle::LeadingJson) => (any, None),
-        Dialect::Tagged(_) => (
-            format!("{} ({any}) {}", literal("<tool_call>\n"), literal("\n</tool_call>")),
-            Some(literal("\n")),
-        ),
-    };
-    let more = match between {
-        Some(between) if answer.several_calls => format!(" ({between} one_call){{0,{}}}", MAX_CALLS - 1),
-        _ => String::new(),
-    };
-    Ok(format!("calls: one_call{more}\none_call: {one}\n{text}"))
+    Ok(match answer.dialect {
+        Dialect::Harmony | Dialect::Tagged(CallStyle::LeadingJson) => format!("calls: {any}\n{text}"),
+        Dialect::Tagged(CallStyle::Hermes | CallStyle::Xml) => {
+            let (open, end) = (literal(OPEN), literal("\n</tool_call>"));
+            let more = match answer.several_calls {
+                true => format!(" ({} {open} opened_call){{0,{}}}", literal("\n"), MAX_CALLS - 1),
+                false => String::new(),
+            };
+            // `opened_calls` goes on behind the first tag, wherever that stood.
+            format!(
+                "calls: {open} opened_calls\nopened_calls: opened_call{more}\nopened_call: {} ({any}) {end}\n{text}",
+                literal("\n")
+            )
+        }
+    })
+}
+
+/// Text that is free, with calls in it that are not.
+pub(super) struct Free {
+    /// Text and calls behind it.
+    pub(super) calls: String,
+    /// Text without any.
+    pub(super) text: String,
+    pub(super) rules: String,
+}
+
+pub(super) fn free(answer: &Answer<'_>) -> Free {
+    let literal = |text| literal(answer.tokenizer, text);
+    match answer.dialect {
+        Dialect::Harmony => {
+            let (head, end) =
+                (literal("<|channel|>commentary<|message|>"), literal("<|end|><|start|>assistant"));
+            Free {
+                calls: format!("{head} ANYTHING {end} calls"),
+                text: "ANYTHING".into(),
+                rules: String::new(),
+            }
+        }
+        Dialect::Tagged(CallStyle::LeadingJson) => Free {
+            calls: "calls".into(),
+            text: "FREE".into(),
+            rules: "FREE: /([^{\\[\\s](?s:.*))?/\n".into(),
+        },
+        Dialect::Tagged(CallStyle::Hermes | CallStyle::Xml) => {
+            // One terminal for both: of two that match the same text, one alone would be taken at its end.
+            if answer.tokenizer.first_control(OPEN).is_some() {
+                let calls = format!("FREE {} opened_calls", literal(OPEN));
+                return Free { calls, text: "FREE".into(), rules: "FREE: /(?s:.*)/\n".into() };
+            }
+            let text_and_tag = until(answer.tokenizer, "text_and_tag", OPEN);
+            // What is not the one is any bytes; the other makes it text.
+            let rules = format!("FREE: ~/(?s:.*){OPEN}(?s:.*)/ & /(?s:.*)/\n{text_and_tag}");
+            Free { calls: "text_and_tag opened_calls".into(), text: "FREE".into(), rules }
+        }
+    }
 }
 
 fn call_rule(answer: &Answer<'_>, tool: &Tool, rule: &str) -> Result<String, Refusal> {
     let refused =
         |problem: String| Refusal::new("tools", format!("the parameters of `{}`: {problem}", tool.name));
     let literal = |text: &str| literal(answer.tokenizer, text);
-    let args = |schema: &Value| json_rule(schema, false).map_err(refused);
+    // Where nobody asked for more, calls of the model's own are objects of any kind: a schema beyond our means is then
+    // no reason to refuse a conversation.
+    let is_typed = answer.must_call || tool.is_strict;
+    let args = |schema: &Value| {
+        let any = json!({"type": "object"});
+        json_rule(if is_typed { schema } else { &any }, tool.is_strict).map_err(refused)
+    };
     let name = quoted(&tool.name);
     Ok(match answer.dialect {
         Dialect::Harmony => {
@@ -52,6 +102,14 @@ fn call_rule(answer: &Answer<'_>, tool: &Tool, rule: &str) -> Result<String, Ref
         Dialect::Tagged(CallStyle::LeadingJson) => {
             let head = literal(&format!("{{\"name\": {name}, \"parameters\": "));
             format!("{rule}: {head} {rule}_args \"}}\"\n{rule}_args: {}\n", args(&tool.parameters)?)
+        }
+        Dialect::Tagged(CallStyle::Xml) if !is_typed => {
+            let (head, end) = (literal(&format!("<function={}>\n", tool.name)), literal("</function>"));
+            let value = until(answer.tokenizer, &format!("{rule}_v"), "</parameter>");
+            format!(
+                "{rule}: {head} {rule}_p* {end}\n{rule}_p: {} /[^<>\\s]{{1,100}}/ \">\" {rule}_v \"\\n\"\n{value}",
+                literal("<parameter=")
+            )
         }
         Dialect::Tagged(CallStyle::Xml) => {
             let head = literal(&format!("<function={}>\n", tool.name));

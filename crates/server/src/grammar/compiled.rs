@@ -20,6 +20,8 @@ use crate::output::Refusal;
 /// Grammars kept, and bytes of their sources. Servers see a few again and again: those of an agent's tools.
 const MAX_KEPT: usize = 32;
 const MAX_KEPT_BYTES: usize = 2 << 20;
+/// Of one grammar, the schemas of all tools together.
+const MAX_GRAMMAR_BYTES: usize = 1 << 20;
 /// A compilation takes 1 to 30 ms; the fuel below ends nearly all others.
 const MAX_TIME: Duration = Duration::from_secs(2);
 /// Given up or not, they hold a core and memory.
@@ -30,6 +32,7 @@ const STACK_BYTES: usize = 16 << 20;
 /// The grammars of one model. Knows its tokens (about 30 bytes for each, from the first use on).
 pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
+    controls: Arc<[u32]>,
     factory: OnceLock<Result<ParserFactory, String>>,
     kept: Mutex<Kept>,
     n_compiling: AtomicUsize,
@@ -43,7 +46,15 @@ struct Kept {
 
 impl Grammars {
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
-        Self { tokenizer, factory: OnceLock::new(), kept: Mutex::default(), n_compiling: AtomicUsize::new(0) }
+        let is_control = |id: &u32| tokenizer.is_control(*id) || tokenizer.is_end(*id);
+        let controls = (0..tokenizer.vocab_len() as u32).filter(is_control).collect();
+        Self {
+            tokenizer,
+            controls,
+            factory: OnceLock::new(),
+            kept: Mutex::default(),
+            n_compiling: AtomicUsize::new(0),
+        }
     }
 
     #[cfg(test)]
@@ -68,13 +79,22 @@ impl Grammars {
     pub(crate) fn constraint(self: &Arc<Self>, plan: Plan) -> Result<Box<dyn Constraint>, Refusal> {
         let key = plan.key();
         if let Some(matcher) = self.find(&key) {
-            return Ok(Box::new(GrammarConstraint::new(matcher, self.tokenizer.clone())));
+            return Ok(self.begin(matcher));
         }
         let param = plan.param;
+        if key.len() > MAX_GRAMMAR_BYTES {
+            let problem =
+                format!("a grammar of {} bytes in all; at most {MAX_GRAMMAR_BYTES} are taken", key.len());
+            return Err(Refusal::new(param, problem));
+        }
         self.warm().map_err(|problem| Refusal::new(param, problem))?;
         let matcher = self.compile_apart(plan).map_err(|problem| Refusal::new(param, problem))?;
         self.keep(key, &matcher);
-        Ok(Box::new(GrammarConstraint::new(matcher, self.tokenizer.clone())))
+        Ok(self.begin(matcher))
+    }
+
+    fn begin(&self, matcher: Matcher) -> Box<dyn Constraint> {
+        Box::new(GrammarConstraint::new(matcher, self.tokenizer.clone(), self.controls.clone()))
     }
 
     /// On a thread of its own: its stack is large, its panics end there, and it is not waited for without end.

@@ -43,22 +43,38 @@ impl Plan {
     /// `None` where anything may be written.
     pub(crate) fn for_answer(answer: &Answer<'_>) -> Result<Option<Self>, Refusal> {
         let body = if answer.must_call { None } else { body(answer.format)? };
-        if body.is_none() && !answer.must_call {
+        let may_call = !answer.tools.is_empty();
+        // Calls that the model makes of itself are left to it, unless something was promised about them.
+        let is_promised = answer.tools.tools.iter().any(|tool| tool.is_strict) || !answer.several_calls;
+        let is_free = body.is_none() && !answer.must_call;
+        if is_free && !(may_call && is_promised) {
             return Ok(None);
         }
-        let may_call = !answer.tools.is_empty();
-        let mut text = String::new();
+        let before = Before::of(answer);
+        let mut text = before.rules;
         let mut forms = Vec::new();
-        let (before_call, before_body) = before(answer);
-        text += &before_call.rules;
         if may_call {
-            forms.push(format!("{} calls", before_call.parts));
             text += &calls::rules(answer)?;
+            forms.push(format!("{} calls", before.calls));
         }
-        let param = if answer.must_call { "tool_choice" } else { param(answer.format) };
+        if is_free {
+            let free = calls::free(answer);
+            forms.extend([
+                format!("{} {}", before.calls, free.calls),
+                format!("{} {}", before.content, free.text),
+            ]);
+            text += &free.rules;
+        }
+        let param = if body.is_some() {
+            param(answer.format)
+        } else if answer.must_call {
+            "tool_choice"
+        } else {
+            "tools"
+        };
         let mut users = None;
         if let Some((rules, theirs)) = body {
-            forms.push(format!("{before_body} body"));
+            forms.push(format!("{} body", before.content));
             text += &rules;
             users = theirs;
         }
@@ -82,35 +98,37 @@ impl Plan {
     }
 }
 
+/// Thoughts, and the headers of harmony.
 struct Before {
     /// What stands in front of calls.
-    parts: String,
+    calls: String,
+    /// What stands in front of content.
+    content: String,
     rules: String,
 }
 
-/// What stands in front of calls, and in front of content: thoughts, and the headers of harmony.
-fn before(answer: &Answer<'_>) -> (Before, String) {
-    if answer.dialect == Dialect::Harmony {
+impl Before {
+    fn of(answer: &Answer<'_>) -> Self {
         let literal = |text| literal(answer.tokenizer, text);
-        let rules = format!(
-            "thoughts: {} ANYTHING {}\nANYTHING: /(?s:.*)/\n",
-            literal("<|channel|>analysis<|message|>"),
-            literal("<|end|><|start|>assistant")
-        );
-        return (
-            Before { parts: "thoughts?".into(), rules },
-            format!("thoughts? {}", literal("<|channel|>final<|message|>")),
-        );
-    }
-    let rules = format!("{}SPACES: /[ \\n]{{0,4}}/\n", until(answer.tokenizer, "thoughts", "</think>"));
-    let parts = match answer.thinking {
-        Thinking::Never | Thinking::Closed => {
-            return (Before { parts: String::new(), rules: String::new() }, String::new());
+        if answer.dialect == Dialect::Harmony {
+            let rules = format!(
+                "thoughts: {} ANYTHING {}\nANYTHING: /(?s:.*)/\n",
+                literal("<|channel|>analysis<|message|>"),
+                literal("<|end|><|start|>assistant")
+            );
+            let content = format!("thoughts? {}", literal("<|channel|>final<|message|>"));
+            return Self { calls: "thoughts?".into(), content, rules };
         }
-        Thinking::Open => "thoughts SPACES".to_string(),
-        Thinking::Possible => format!("({} thoughts SPACES)?", literal(answer.tokenizer, "<think>")),
-    };
-    (Before { parts: parts.clone(), rules }, parts)
+        let parts = match answer.thinking {
+            Thinking::Never | Thinking::Closed => {
+                return Self { calls: String::new(), content: String::new(), rules: String::new() };
+            }
+            Thinking::Open => "thoughts SPACES".to_string(),
+            Thinking::Possible => format!("({} thoughts SPACES)?", literal("<think>")),
+        };
+        let rules = format!("{}SPACES: /[ \\n]{{0,4}}/\n", until(answer.tokenizer, "thoughts", "</think>"));
+        Self { calls: parts.clone(), content: parts, rules }
+    }
 }
 
 /// The rule `body`, and the user's grammar it may refer to.

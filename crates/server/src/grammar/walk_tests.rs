@@ -45,14 +45,22 @@ fn allowed(words: &[u32]) -> Vec<u32> {
     words.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(bits).collect()
 }
 
-/// Draws tokens among those allowed until the text ends. After a while it tries to end what is open, or most walks would
-/// stay in one string for ever.
+/// Draws tokens among those allowed until the text ends. At first it tries to open a call, every other time; after a
+/// while to end what is open, or most walks would stay in one string for ever.
 fn walk(constraint: &mut dyn Constraint, tokenizer: &Tokenizer, seed: u64) -> String {
     let mut draws = Draws(seed);
     let mut ids = Vec::new();
-    let ends = ["\"", "}", "]", "\n</parameter>\n", "</think>", "<|end|>", "0"]
+    let ends = ["\"", "}", "]", "\n</parameter>\n", "</think>", "<|end|>", "<tool_call>", "0"]
         .map(|text| tokenizer.encode(text, Specials::Parse));
-    for step in 0..500 {
+    let openings = ["{\"name\": \"", "<|channel|>commentary to=functions.", "<tool_call>"]
+        .map(|text| tokenizer.encode(text, Specials::Parse));
+    for step in 0..1500 {
+        if let Some(opening) = openings.get(step)
+            && seed.is_multiple_of(2)
+            && try_all(constraint, opening)
+        {
+            ids.extend(opening);
+        }
         let tokens = allowed(&mask(constraint, tokenizer.vocab_len()));
         assert!(!tokens.is_empty(), "nowhere to go behind {:?}", tokenizer.decode(&ids, false));
         let forbidden = draws.next(tokenizer.vocab_len()) as u32;
@@ -61,7 +69,7 @@ fn walk(constraint: &mut dyn Constraint, tokenizer: &Tokenizer, seed: u64) -> St
         }
         let is_end = |token: &u32| tokenizer.is_end(*token);
         if let Some(end) = tokens.iter().find(|token| is_end(token))
-            && (step > 40 || draws.next(3) == 0 || tokens.iter().all(is_end))
+            && (step > 60 || draws.next(3) == 0 || tokens.iter().all(is_end))
         {
             assert!(constraint.accept(*end));
             assert!(mask(constraint, tokenizer.vocab_len()).iter().all(|w| *w == 0), "over is over");
@@ -74,7 +82,8 @@ fn walk(constraint: &mut dyn Constraint, tokenizer: &Tokenizer, seed: u64) -> St
         }
         let inside: Vec<u32> = tokens.into_iter().filter(|token| !is_end(token)).collect();
         let token = inside[draws.next(inside.len())];
-        assert!(constraint.accept(token), "{token} was in the mask");
+        let text = || tokenizer.decode(&ids, false);
+        assert!(constraint.accept(token), "{token} was in the mask behind {:?}", text());
         ids.push(token);
     }
     panic!("no end behind {:?}", tokenizer.decode(&ids, false));
@@ -240,8 +249,10 @@ fn other_formats_hold_too() {
 fn what_may_come_next_follows_from_the_tokens_accepted_alone() {
     let grammars = grammars();
     let vocab = grammars.tokenizer().vocab_len();
-    for (i, schema) in schemas().into_iter().enumerate() {
-        let format = ResponseFormat::JsonSchema { schema, strict: true };
+    let schemas = schemas().into_iter().map(|schema| ResponseFormat::JsonSchema { schema, strict: true });
+    // Bytes that need not be text, among which the library finds control tokens.
+    let bytes = ResponseFormat::Grammar("start: ~/(?s:.*)a(?s:.*)/".into());
+    for (i, format) in schemas.chain([bytes]).enumerate() {
         let fresh = || plain_constraint(&format, &grammars).unwrap().unwrap();
         let mut tried = fresh();
         let mut path: Vec<u32> = Vec::new();
@@ -384,6 +395,53 @@ fn content_keeps_its_format_behind_thoughts_and_beside_calls() {
             }
         }
         assert!(n_contents >= 4, "{dialect}: {n_contents} contents, {n_calls} calls");
+    }
+}
+
+#[test]
+fn strict_tools_are_called_as_they_say_in_text_that_is_free() {
+    let parameters = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["n"], "additionalProperties": false});
+    let tool = |name: &str, strict: bool| json!({"type": "function", "function": {"name": name, "parameters": parameters, "strict": strict}});
+    for (dialect, _, chat, tokenizer) in models() {
+        let mut n_calls = 0;
+        for seed in 0..8 {
+            let conversation = Conversation {
+                messages: vec![json!({"role": "user", "content": "hi"})],
+                tools: vec![tool("strict", true), tool("loose", false)],
+                parallel_tool_calls: seed % 2 == 0,
+                add_generation_prompt: true,
+                ..Default::default()
+            };
+            let (text, pieces) = answer(chat, &conversation, tokenizer, seed);
+            let mut name = String::new();
+            let mut n_here = 0;
+            for piece in pieces {
+                match piece {
+                    Piece::CallStart { name: called, .. } => name = called,
+                    Piece::CallArgs { text: args, .. } => {
+                        n_here += 1;
+                        let args: Value = serde_json::from_str(&args).unwrap();
+                        assert!(
+                            name == "loose" || misfit(&args, &parameters, &parameters).is_none(),
+                            "{text}"
+                        );
+                    }
+                    _ => {}
+                }
+            }
+            assert!(n_here <= 1 || conversation.parallel_tool_calls, "{text}");
+            n_calls += n_here;
+        }
+        assert!(n_calls > 0, "{dialect}: no walk made a call");
+        // Nothing promised, nothing held to.
+        let conversation = Conversation {
+            messages: vec![json!({"role": "user", "content": "hi"})],
+            tools: vec![tool("loose", false)],
+            parallel_tool_calls: true,
+            ..Default::default()
+        };
+        let prompt = chat.prompt(&conversation).unwrap();
+        assert!(chat.constraint(&conversation, &prompt).unwrap().is_none());
     }
 }
 

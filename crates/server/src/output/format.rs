@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use overdraft_engine::Constraint;
 use overdraft_formats::chat::{ChatPrompt, End, Turns};
+use overdraft_formats::template::is_reserved;
 use overdraft_formats::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
@@ -87,6 +88,9 @@ impl ChatFormat {
         let messages = shape(&conversation.messages, &listed, &self.traits);
         if messages.is_empty() {
             return Err(Refusal::new("messages", "there is no message"));
+        }
+        if let Some(name) = conversation.template_vars.keys().find(|name| is_reserved(name)) {
+            return Err(Refusal::new("chat_template_kwargs", format!("`{name}` is set by the server")));
         }
         let end = if conversation.continue_final_message {
             End::WithinLast

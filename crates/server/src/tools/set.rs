@@ -13,6 +13,8 @@ pub(crate) struct Tool {
     pub(crate) name: String,
     /// A JSON schema; of any object where the request gives none.
     pub(crate) parameters: Value,
+    /// Whether its arguments have to fit them.
+    pub(crate) is_strict: bool,
 }
 
 impl Tool {
@@ -55,7 +57,8 @@ impl ToolSet {
                     return Err(Refusal::new("tools", problem));
                 }
             };
-            all.push((Tool { name: name.into(), parameters }, json));
+            let is_strict = function["strict"] == true;
+            all.push((Tool { name: name.into(), parameters, is_strict }, json));
         }
         let names: Option<&[String]> = match choice {
             ToolChoice::None => Some(&[]),

@@ -247,5 +247,5 @@ fn requests_that_cannot_be_are_refused_by_the_field() {
     assert_eq!(ask(&|c| c.messages = vec![json!({"role": "stranger", "content": ""})]), "messages");
     assert_eq!(ask(&|c| c.tool_choice = ToolChoice::Named("none".into())), "tool_choice");
     assert_eq!(ask(&|c| c.tools = vec![json!({"type": "function"})]), "tools");
-    assert_eq!(ask(&|c| drop(c.template_vars.insert("messages".into(), json!([])))), "messages");
+    assert_eq!(ask(&|c| drop(c.template_vars.insert("messages".into(), json!([])))), "chat_template_kwargs");
 }
