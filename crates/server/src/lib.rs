@@ -2,3 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod handle;
+#[cfg(test)]
+mod sim;
