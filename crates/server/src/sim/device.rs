@@ -3,6 +3,7 @@
 //! another prefix writes another text.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use overdraft_plan::{
@@ -44,8 +45,12 @@ enum Kind {
 }
 
 /// When it fails, if it does.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(crate) struct Faults {
+    /// Steps take what their rows take, and nothing else has the machine.
+    pub(crate) is_even: bool,
+    /// The first run waits for this.
+    pub(crate) hangs: Option<Receiver<()>>,
     /// The run that fails for good.
     pub(crate) dies_at: Option<u64>,
 }
@@ -240,7 +245,11 @@ impl Backend for Device {
         // A millisecond and a tenth more a row; now and then something else has the machine.
         let micros = if kind == Kind::Block { 300 } else { 1000 } + 100 * step.n_rows() as u64;
         let slow = if self.random.one_in(40) { 10 } else { 1 };
-        self.clock.advance(Duration::from_micros(micros * slow * (95 + self.random.below(10)) / 100));
+        let percent = if self.faults.is_even { 100 } else { slow * (95 + self.random.below(10)) };
+        self.clock.advance(Duration::from_micros(micros * percent / 100));
+        if let Some(held) = self.faults.hangs.take() {
+            let _ = held.recv();
+        }
         match kind {
             Kind::Block => {
                 self.check_draft_context(step);

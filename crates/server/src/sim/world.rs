@@ -81,7 +81,17 @@ fn client(random: &mut Random, arrives: Instant, prefixes: &[Vec<u32>]) -> Clien
         let prefix = &prefixes[random.below(prefixes.len() as u64) as usize];
         prompt.extend_from_slice(&prefix[..prefix.len() - random.below(prefix.len() as u64 / 2) as usize]);
     }
-    let more = 1 + if random.one_in(6) { random.below(300) } else { random.below(40) };
+    if random.one_in(8) {
+        prompt = prefixes[0][..64].to_vec();
+    }
+    // A prompt may be a prefix and nothing else, to its last page.
+    let least = u64::from(prompt.len() % 64 != 0 || prompt.is_empty());
+    let more = match random.below(6) {
+        0 => random.below(300),
+        1 => 0,
+        _ => random.below(40),
+    };
+    let more = more.max(least);
     (0..more).for_each(|_| prompt.push(token(random)));
     let temperature = if random.one_in(2) { 0.0 } else { 0.8 };
     let sampling = Sampling {
@@ -209,7 +219,7 @@ fn run_seed(seed: u64, seen: &mut Seen) {
     let mut random = Random::new(seed);
     let clock = Arc::new(VirtualClock::new());
     let dies_at = random.one_in(12).then(|| 1 + random.below(150));
-    let device = Device::new(clock.clone(), seed, Faults { dies_at });
+    let device = Device::new(clock.clone(), seed, Faults { dies_at, ..Default::default() });
     let draft_mode = [Mode::Auto, Mode::Tree, Mode::Chain, Mode::Off][random.below(4) as usize];
     let config = EngineConfig {
         context: 256 + 64 * random.below(6) as usize,
@@ -218,7 +228,7 @@ fn run_seed(seed: u64, seen: &mut Seen) {
         token_gap: (!random.one_in(4)).then(|| Duration::from_millis(5 + random.below(40))),
         cache_bytes: [0, 1 << 20, 8 << 20][random.below(3) as usize],
         draft_mode,
-        budget: (draft_mode != Mode::Auto && random.one_in(2)).then(|| random.below(20) as usize),
+        budget: (draft_mode != Mode::Auto && random.one_in(2)).then(|| random.below(60) as usize),
         lookup: random.one_in(2),
         ..Default::default()
     };
@@ -251,6 +261,7 @@ fn run_seed(seed: u64, seen: &mut Seen) {
         .collect();
     let drains_at = random.one_in(6).then(|| start + Duration::from_millis(random.below(spread)));
     let death = drive(&handle, &mut desk, &clock, &mut clients, drains_at);
+    assert!(death.is_none() || dies_at.is_some(), "{case}: {death:?}");
     assert_eq!(
         death.is_some(),
         handle.health() == Health::Dead { reason: death.clone().unwrap_or_default() }
@@ -329,4 +340,73 @@ fn thousands_of_seeds_leak_nothing_lose_nobody_and_write_what_each_writes_alone(
     let Seen { finished, left, refused, failed, cached_tokens, drafted, accepted } = seen;
     assert!(finished > 4 * seeds as usize && left > 0 && refused > 0, "{seeds} seeds saw too little");
     assert!(failed.iter().all(|n| *n > 0) && cached_tokens > 0 && drafted > accepted && accepted > 0);
+}
+
+/// Updates with the virtual time they came at.
+fn read_all(stream: &mut Stream, now: Instant, into: &mut Vec<(Instant, Update)>) {
+    while let Some(update) = stream.try_next() {
+        into.push((now, update));
+    }
+}
+
+fn plain_request(prompt: usize, max_tokens: usize) -> Request {
+    let prompt = (0..prompt as u32).map(|i| i * 7 % 300 + 20).collect();
+    Request { prompt, max_tokens, sampling: Sampling::default(), stop_ids: vec![], stop_strings: vec![] }
+}
+
+#[test]
+fn a_long_prompt_does_not_hold_up_those_who_write() {
+    // A row takes 0.1 ms of virtual time: a step of 512 would take 52.
+    for (gap, most) in [(Some(Duration::from_millis(30)), 30), (None, 52)] {
+        let clock = Arc::new(VirtualClock::new());
+        let device = Device::new(clock.clone(), 0, Faults { is_even: true, ..Default::default() });
+        let config = EngineConfig { context: 4096, max_seqs: 2, token_gap: gap, ..Default::default() };
+        let Built { engine, .. } = build(0, config, device, clock.clone());
+        let (handle, mut desk) =
+            EngineHandle::detached(engine, About::default(), Limits::default(), clock.clone());
+        let mut writer = handle.submit(plain_request(40, 200).into()).unwrap();
+        let (mut written, mut read) = (Vec::new(), Vec::new());
+        let mut reader = None;
+        for round in 0..2000 {
+            if round == 5 {
+                reader = Some(handle.submit(plain_request(3900, 1).into()).unwrap());
+            }
+            if desk.tick().unwrap() != Next::Again {
+                break;
+            }
+            read_all(&mut writer, clock.now(), &mut written);
+            reader.iter_mut().for_each(|r| read_all(r, clock.now(), &mut read));
+        }
+        let times: Vec<Instant> =
+            written.iter().filter(|u| matches!(u.1, Update::Tokens(_))).map(|u| u.0).collect();
+        assert_eq!(times.len(), 200);
+        let longest = times.windows(2).map(|w| w[1] - w[0]).max().unwrap();
+        let most = Duration::from_millis(most);
+        assert!(longest <= most + most / 20, "{longest:?} without a token, {gap:?} allowed");
+        assert!(longest >= most / 2, "{longest:?}: what the gap allows is made use of");
+        assert!(matches!(read.last(), Some((_, Update::Finished { .. }))), "the prompt was read meanwhile");
+    }
+}
+
+#[test]
+fn a_step_that_never_returns_is_reported_to_all_who_wait() {
+    let (release, held) = std::sync::mpsc::channel();
+    let device =
+        Device::new(Arc::new(VirtualClock::new()), 0, Faults { hangs: Some(held), ..Default::default() });
+    let config = EngineConfig { context: 256, max_seqs: 1, ..Default::default() };
+    let Built { engine, .. } = build(0, config, device, Arc::new(VirtualClock::new()));
+    let limits = Limits { watchdog: Duration::from_millis(20), ..Default::default() };
+    let (handle, thread) = EngineHandle::start(engine, About::default(), limits).unwrap();
+    // The second one waits for the first.
+    let mut streams = [(); 2].map(|()| handle.submit(plain_request(10, 5).into()).unwrap());
+    for stream in &mut streams {
+        let end = std::iter::from_fn(|| stream.blocking_next()).last();
+        assert!(matches!(end, Some(Update::Failed { kind: FailKind::Engine, .. })), "{end:?}");
+    }
+    assert!(matches!(handle.health(), Health::Stuck { .. }), "{:?}", handle.health());
+    let refused = handle.submit(plain_request(10, 5).into()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Refused::Dead { .. }), "{refused}");
+    release.send(()).unwrap();
+    thread.join().unwrap();
+    assert!(matches!(handle.health(), Health::Dead { .. }), "it is not trusted again");
 }
