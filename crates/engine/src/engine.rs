@@ -10,7 +10,7 @@ use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, StateId, Step, grid_of};
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
-use crate::footprint::{cache_room, check_config, does_not_fit, plan_memory, plan_state};
+use crate::footprint::{cache_room, check_config, check_kv_bytes, does_not_fit, plan_memory, plan_state};
 use crate::ledger::Ledger;
 use crate::logprobs::{Logprobs, MAX_TOP};
 use crate::memory::{Hit, Memory};
@@ -30,7 +30,7 @@ use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
-use crate::stats::Stats;
+use crate::stats::{Plain, Stats};
 use crate::stop::TextStream;
 
 /// Positions past a sequence's end that a round may touch: the nodes of a tree, or the block of a draft.
@@ -46,6 +46,9 @@ pub struct EngineConfig {
     pub kv: KvType,
     /// Rows of a step at most; a prompt is read in chunks of it.
     pub step_rows: usize,
+    /// Bytes for the context pages of all sequences together; `None` is a full context for each. With less, requests
+    /// wait for pages.
+    pub kv_bytes: Option<usize>,
     /// How long those who write may wait for their next token while prompts are read: these are read in pieces that
     /// keep to it, and beside them drafting goes on. `None`: prompts are read as fast as can be.
     pub token_gap: Option<Duration>,
@@ -70,6 +73,7 @@ impl Default for EngineConfig {
             max_seqs: 1,
             kv: KvType::F16,
             step_rows: 512,
+            kv_bytes: None,
             token_gap: None,
             cache_bytes: 0,
             memory: None,
@@ -198,6 +202,8 @@ impl Engine {
     ) -> Result<Self> {
         check_config(&config)?;
         let spec = plan_state(&decoder.hyper, draft.as_ref(), &config);
+        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
+        check_kv_bytes(&spec, &config, room)?;
         let ledger = plan_memory(&decoder, draft.as_ref(), &spec, &config);
         if let Some(limit) = config.memory
             && ledger.total() > limit
@@ -208,7 +214,6 @@ impl Engine {
         let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
-        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
         let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
         Ok(Self {
             decoder,
@@ -411,6 +416,7 @@ impl Engine {
             drafter,
             policy,
             decision: None,
+            plain: Plain::Off,
             forecast: Forecast::default(),
             tree: TokenTree::new(vocab as u32)
                 .limited(options.speculative)

@@ -50,8 +50,8 @@ pub(crate) fn check_config(config: &EngineConfig) -> Result<()> {
     Ok(())
 }
 
-/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots; then those
-/// of the prefix cache.
+/// What an engine for this model allocates for sequences: pages for every one's full context, or as many as it may have,
+/// and its slots; then those of the prefix cache.
 pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> StateSpec {
     let mut spec = hyper.state_spec(config.kv);
     if let Some(draft) = draft {
@@ -60,8 +60,44 @@ pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -
     let room = CacheRoom::within(config.cache_bytes, &spec);
     spec.slots = config.max_seqs + room.snapshots;
     let needed = |r: &Retention| PagePool::needed(*r, config.context + SLACK, config.step_rows);
-    spec.pages = spec.classes.iter().map(|r| config.max_seqs * needed(r) + room.blocks).collect();
+    spec.pages = spec.classes.iter().map(|r| config.max_seqs * needed(r)).collect();
+    if let Some(bytes) = config.kv_bytes {
+        limit_pages(&mut spec, bytes, needed(&Retention::Full));
+    }
+    spec.pages.iter_mut().for_each(|n| *n += room.blocks);
     spec
+}
+
+/// Cuts the pages of full classes to what `bytes` hold beside the windows, which every sequence needs whole; never below
+/// the `least` that one sequence needs.
+fn limit_pages(spec: &mut StateSpec, bytes: usize, least: usize) {
+    let sum = |spec: &StateSpec, of_full: bool, n: fn(&StateSpec, usize) -> usize| -> usize {
+        let classes = (0..spec.classes.len()).filter(|c| (spec.classes[*c] == Retention::Full) == of_full);
+        classes.map(|class| n(spec, class) * spec.page_bytes(class)).sum()
+    };
+    let windows = sum(spec, false, |spec, class| spec.pages[class]);
+    let page = sum(spec, true, |_, _| 1).max(1);
+    let fit = (bytes.saturating_sub(windows) / page).max(least);
+    for class in 0..spec.classes.len() {
+        if spec.classes[class] == Retention::Full {
+            spec.pages[class] = spec.pages[class].min(fit);
+        }
+    }
+}
+
+/// Refuses a bound on context pages within which not even one sequence fits.
+pub(crate) fn check_kv_bytes(spec: &StateSpec, config: &EngineConfig, room: CacheRoom) -> Result<()> {
+    let Some(bytes) = config.kv_bytes else { return Ok(()) };
+    let pages = |class: usize| (spec.pages[class] - room.blocks) * spec.page_bytes(class);
+    let needed: usize = (0..spec.classes.len()).map(pages).sum();
+    if needed <= bytes {
+        return Ok(());
+    }
+    let (needed, bytes, context) = (human(needed), human(bytes), config.context);
+    Err(EngineError::Memory(format!(
+        "--kv-memory {bytes} is less than the {needed} that one context of {context} and the windows of {} sequences take; raise it, or lower --ctx or --max-streams",
+        config.max_seqs
+    )))
 }
 
 pub(crate) fn cache_room(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> CacheRoom {

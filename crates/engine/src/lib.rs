@@ -31,5 +31,5 @@ pub use logprobs::{Logprobs, MAX_TOP};
 pub use options::{Options, Speculative};
 pub use request::{Bounds, Finish, Request, SeqId};
 pub use sampling::Sampling;
-pub use stats::{Phases, Stats};
+pub use stats::{Phases, Plain, Stats};
 pub use stop::TextStream;

@@ -15,6 +15,7 @@ use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
 use crate::spec::policy::Mode;
 use crate::spec::together::Together;
+use crate::stats::Plain;
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
 /// together, which costs it next to nothing.
@@ -34,6 +35,13 @@ impl Engine {
             round.decision =
                 (used != Use::Read && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, beside));
             round.forecast = Default::default();
+            round.plain = match round.decision {
+                _ if round.policy.mode() == Mode::Off => Plain::Off,
+                None if used == Use::Read => Plain::Reading,
+                None => Plain::Ending,
+                Some(decision) if decision.is_plain() => Plain::Unpromising,
+                Some(_) => Plain::Worthless,
+            };
         }
         // A prompt that is over has logits too.
         let others = self.seqs.iter().filter(|s| !s.is_paused).count();
@@ -73,6 +81,7 @@ impl Engine {
             let is_unaided = self.config.lookup;
             for index in drafting.drain(most..) {
                 rounds[index].decision = rounds[index].decision.map(|d| d.without_forward(is_unaided));
+                rounds[index].plain = Plain::Unpromising;
             }
             drafting.sort_unstable();
         }

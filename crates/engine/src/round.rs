@@ -15,7 +15,7 @@ use crate::spec::drafter::Drafter;
 use crate::spec::gate::{Gate, Passage};
 use crate::spec::policy::{Mode, Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
-use crate::stats::Phases;
+use crate::stats::{Phases, Plain};
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
 pub(crate) struct Round {
@@ -23,6 +23,8 @@ pub(crate) struct Round {
     pub(crate) policy: Policy,
     /// Of this round; `None` while prompts are read or when nothing more could be drafted.
     pub(crate) decision: Option<Decision>,
+    /// Why, if its tree is only a root.
+    pub(crate) plain: Plain,
     pub(crate) forecast: Forecast,
     pub(crate) tree: TokenTree,
     pub(crate) verdict: Verdict,
@@ -231,7 +233,7 @@ impl Engine {
         walked?;
         let tree = &round.tree;
         if !seq.in_prompt() {
-            seq.stats.count_round(tree, round.verdict.path.len());
+            seq.stats.count_round(tree, round.verdict.path.len(), round.plain);
         }
         if let Some(decision) = &round.decision {
             round.drafter.learn(tree, &round.verdict);

@@ -64,6 +64,7 @@ impl Desk {
         self.admit(now)?;
         if self.running.iter().all(|r| r.full_since.is_some()) {
             self.publish();
+            *self.shared.learned() = self.engine.learned();
             return Ok(self.idle(now));
         }
         self.shared.inbox().step_began = Some(now);

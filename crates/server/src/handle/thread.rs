@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use overdraft_engine::spec::learned::Learned;
 use overdraft_engine::{Clock, Engine, EngineError, SystemClock};
 
 use super::desk::{Desk, Next, Waiting, retry_after};
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     /// The engine's thread is over.
     ended: Condvar,
     figures: Mutex<(Gauges, Totals)>,
+    /// What the engine had learned when it last had nothing to do.
+    learned: Mutex<Learned>,
 }
 
 #[derive(Default)]
@@ -75,6 +78,10 @@ impl Shared {
     /// Where both are needed, the inbox is locked first.
     pub(crate) fn figures(&self) -> MutexGuard<'_, (Gauges, Totals)> {
         self.figures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn nudge(&self) {
@@ -151,6 +158,7 @@ impl EngineHandle {
             nudge: Condvar::new(),
             ended: Condvar::new(),
             figures: Mutex::default(),
+            learned: Mutex::default(),
         });
         let desk = Desk::new(engine, shared.clone());
         (EngineHandle { owner: Arc::new(Owner { shared }) }, desk)
@@ -209,6 +217,12 @@ impl EngineHandle {
 
     pub fn totals(&self) -> Totals {
         self.owner.shared.figures().1.clone()
+    }
+
+    /// What the engine has learned of this pair on this machine, as of when it last had nothing to do: for a later
+    /// engine's [`Engine::recall`].
+    pub fn learned(&self) -> Learned {
+        self.owner.shared.learned().clone()
     }
 
     /// No new requests from now on; those that wait or run finish, then the thread ends.

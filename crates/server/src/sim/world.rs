@@ -44,12 +44,28 @@ struct Built {
     is_recurrent: bool,
 }
 
-fn build(model: usize, config: EngineConfig, device: Device, clock: Arc<VirtualClock>) -> Built {
+/// `kv_percent`: how much of the context memory they could all have, between what one needs and all need.
+fn build(
+    model: usize,
+    mut config: EngineConfig,
+    kv_percent: Option<usize>,
+    device: Device,
+    clock: Arc<VirtualClock>,
+) -> Built {
     let (target, draft) = MODELS[model];
     let mut decoder = Decoder::load(&repository(&format!("tests/fixtures/{target}")), |_, _| {}).unwrap();
     let draft =
         draft.map(|name| Draft::load(&repository(&format!("tests/fixtures/{name}")), &mut decoder).unwrap());
-    let spec = overdraft_engine::plan_state(&decoder.hyper, draft.as_ref(), &config);
+    let plan = |config: &EngineConfig| overdraft_engine::plan_state(&decoder.hyper, draft.as_ref(), config);
+    config.kv_bytes = kv_percent.map(|percent| {
+        let bytes = |kv_bytes| {
+            let spec = plan(&EngineConfig { kv_bytes, cache_bytes: 0, ..config });
+            (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum::<usize>()
+        };
+        let (least, most) = (bytes(Some(0)), bytes(None));
+        least + (most - least) * percent / 100
+    });
+    let spec = plan(&config);
     let is_recurrent = spec.layers.iter().any(|l| matches!(l, LayerState::Recurrent(_)));
     let mut engine = Engine::new(decoder, draft, tokenizer(), Box::new(device), config).unwrap();
     engine.set_clock(clock);
@@ -232,8 +248,9 @@ fn run_seed(seed: u64, seen: &mut Seen) {
         lookup: random.one_in(2),
         ..Default::default()
     };
+    let kv_percent = random.one_in(2).then(|| random.below(100) as usize);
     let Built { engine, classes, is_recurrent } =
-        build(random.below(MODELS.len() as u64) as usize, config, device, clock.clone());
+        build(random.below(MODELS.len() as u64) as usize, config, kv_percent, device, clock.clone());
     let limits = Limits {
         queue: random.below(8) as usize,
         max_streams: 1 + random.below(8) as usize,
@@ -361,7 +378,7 @@ fn a_long_prompt_does_not_hold_up_those_who_write() {
         let clock = Arc::new(VirtualClock::new());
         let device = Device::new(clock.clone(), 0, Faults { is_even: true, ..Default::default() });
         let config = EngineConfig { context: 4096, max_seqs: 2, token_gap: gap, ..Default::default() };
-        let Built { engine, .. } = build(0, config, device, clock.clone());
+        let Built { engine, .. } = build(0, config, None, device, clock.clone());
         let (handle, mut desk) =
             EngineHandle::detached(engine, About::default(), Limits::default(), clock.clone());
         let mut writer = handle.submit(plain_request(40, 200).into()).unwrap();
@@ -394,7 +411,7 @@ fn a_step_that_never_returns_is_reported_to_all_who_wait() {
     let device =
         Device::new(Arc::new(VirtualClock::new()), 0, Faults { hangs: Some(held), ..Default::default() });
     let config = EngineConfig { context: 256, max_seqs: 1, ..Default::default() };
-    let Built { engine, .. } = build(0, config, device, Arc::new(VirtualClock::new()));
+    let Built { engine, .. } = build(0, config, None, device, Arc::new(VirtualClock::new()));
     let limits = Limits { watchdog: Duration::from_millis(20), ..Default::default() };
     let (handle, thread) = EngineHandle::start(engine, About::default(), limits).unwrap();
     // The second one waits for the first.
