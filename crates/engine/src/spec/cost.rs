@@ -256,9 +256,10 @@ impl CostModel {
     }
 }
 
-/// How many times the cost of `from` rows that of `to` is guessed to be.
+/// How many times the cost of `from` rows that of `to` is guessed to be. Of many rows one more cannot cost as much as one
+/// of them does on average; half of that is guessed, or sixteen streams would never find out that rows are cheap.
 fn guessed_growth(from: f64, to: f64) -> f64 {
-    1.0 + GUESSED_SLOPE * (to - from)
+    1.0 + GUESSED_SLOPE.min(0.5 / from) * (to - from)
 }
 
 fn is_time(seconds: f64) -> bool {

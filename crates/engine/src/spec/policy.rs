@@ -211,7 +211,8 @@ impl Policy {
             self.plain_left = self.plain_left.saturating_sub(tokens);
             return;
         }
-        let gain = |tokens: f64| with_others(tokens) / with_others(1.0) - seconds / plain_step;
+        // In tokens of the whole step: a stream among many may lose its own share and no more.
+        let gain = |tokens: f64| with_others(tokens) - with_others(1.0) * seconds / plain_step;
         self.foreseen = (self.foreseen + gain(forecast.tokens)).min(FORESEEN_CREDIT);
         self.account = (self.account + gain(tokens as f64)).min(MAX_CREDIT);
         if self.account >= EARNED {

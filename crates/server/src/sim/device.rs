@@ -44,9 +44,24 @@ enum Kind {
     Block,
 }
 
-/// When it fails, if it does.
+/// What passes take: (microseconds, and so many more a row).
+#[derive(Clone, Copy)]
+pub(crate) struct Costs {
+    pub(crate) target: (u64, u64),
+    pub(crate) draft: (u64, u64),
+}
+
+impl Default for Costs {
+    fn default() -> Self {
+        Self { target: (1000, 100), draft: (300, 100) }
+    }
+}
+
+/// What is wrong with it.
 #[derive(Default)]
 pub(crate) struct Faults {
+    /// The draft is always wrong.
+    pub(crate) misguesses: bool,
     /// Steps take what their rows take, and nothing else has the machine.
     pub(crate) is_even: bool,
     /// The first run waits for this.
@@ -59,6 +74,7 @@ pub(crate) struct Device {
     clock: Arc<VirtualClock>,
     random: Random,
     faults: Faults,
+    costs: Costs,
     runs: u64,
     classes: Vec<Retention>,
     is_recurrent: bool,
@@ -76,6 +92,7 @@ impl Device {
             clock,
             random: Random::new(seed),
             faults,
+            costs: Costs::default(),
             runs: 0,
             classes: Vec::new(),
             is_recurrent: false,
@@ -85,6 +102,10 @@ impl Device {
             logits: Vec::new(),
             choices: Vec::new(),
         }
+    }
+
+    pub(crate) fn with_costs(self, costs: Costs) -> Self {
+        Self { costs, ..self }
     }
 
     fn place(&self, step: &Step, seq: usize, class: usize, at: u32) -> usize {
@@ -184,6 +205,7 @@ impl Device {
             let seq = step.seq(row.seq as usize);
             let mut token = step.rows()[seq.rows[0] as usize].token;
             (0..row.local).for_each(|_| token = guess(token));
+            token += if self.faults.misguesses { 100 } else { 0 };
             let others = (0..k as u32).map(|i| ((token + i) % VOCAB as u32, -0.2 - 1.3 * i as f32));
             self.choices.extend(others);
         }
@@ -242,8 +264,9 @@ impl Backend for Device {
         if self.faults.dies_at.is_some_and(|at| self.runs >= at) {
             return Err(BackendError::Device("the device fell off the bus".into()));
         }
-        // A millisecond and a tenth more a row; now and then something else has the machine.
-        let micros = if kind == Kind::Block { 300 } else { 1000 } + 100 * step.n_rows() as u64;
+        let (pass, row) = if kind == Kind::Block { self.costs.draft } else { self.costs.target };
+        let micros = if kind == Kind::Inject { 0 } else { pass + row * step.n_rows() as u64 };
+        // Now and then something else has the machine.
         let slow = if self.random.one_in(40) { 10 } else { 1 };
         let percent = if self.faults.is_even { 100 } else { slow * (95 + self.random.below(10)) };
         self.clock.advance(Duration::from_micros(micros * percent / 100));

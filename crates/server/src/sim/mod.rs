@@ -4,6 +4,7 @@
 mod device;
 mod random;
 mod text;
+mod throughput;
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -18,7 +18,7 @@ use crate::handle::desk::{Desk, Next};
 use crate::handle::{About, EngineHandle, FailKind, Health, Job, Limits, Refused, Stream, TokenOut, Update};
 
 /// Families that keep different things: pages alone, windows, recurrent states; with and without a draft.
-const MODELS: [(&str, Option<&str>); 5] = [
+pub(super) const MODELS: [(&str, Option<&str>); 5] = [
     ("qwen3", None),
     ("qwen3", Some("qwen3_dflash")),
     ("qwen3_5", None),
@@ -38,14 +38,14 @@ fn tokenizer() -> Arc<Tokenizer> {
 }
 
 /// The engine on a simulated device, and what its sequences keep.
-struct Built {
-    engine: Engine,
+pub(super) struct Built {
+    pub(super) engine: Engine,
     classes: Vec<Retention>,
     is_recurrent: bool,
 }
 
 /// `kv_percent`: how much of the context memory they could all have, between what one needs and all need.
-fn build(
+pub(super) fn build(
     model: usize,
     mut config: EngineConfig,
     kv_percent: Option<usize>,
@@ -366,7 +366,7 @@ fn read_all(stream: &mut Stream, now: Instant, into: &mut Vec<(Instant, Update)>
     }
 }
 
-fn plain_request(prompt: usize, max_tokens: usize) -> Request {
+pub(super) fn plain_request(prompt: usize, max_tokens: usize) -> Request {
     let prompt = (0..prompt as u32).map(|i| i * 7 % 300 + 20).collect();
     Request { prompt, max_tokens, sampling: Sampling::default(), stop_ids: vec![], stop_strings: vec![] }
 }
