@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overdraft_formats::tokenizer::Tokenizer;
-use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{
-    Backend, KvType, MAX_DRAFT_DEPTH, PAGE, Retention, StateId, StateSpec, Step, bucket_for, grid_of,
-};
+use overdraft_models::{Decoder, Draft};
+use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, StateId, Step, grid_of};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
-use crate::ledger::{Ledger, human};
+use crate::footprint::{cache_room, check_config, check_kv_bytes, does_not_fit, plan_memory, plan_state};
+use crate::ledger::Ledger;
 use crate::logprobs::{Logprobs, MAX_TOP};
-use crate::memory::{CacheRoom, Hit, Memory, PagePool};
+use crate::memory::{Hit, Memory};
 use crate::options::{Options, Speculative};
-use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Plans, Use, record};
+use crate::plans::Plans;
 use crate::request::{Bounds, Finish, Request, SeqId};
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
@@ -30,11 +30,11 @@ use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
-use crate::stats::Stats;
+use crate::stats::{Plain, Stats};
 use crate::stop::TextStream;
 
 /// Positions past a sequence's end that a round may touch: the nodes of a tree, or the block of a draft.
-const SLACK: usize = 64;
+pub(crate) const SLACK: usize = 64;
 
 /// Sizes fixed for an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub struct EngineConfig {
     pub kv: KvType,
     /// Rows of a step at most; a prompt is read in chunks of it.
     pub step_rows: usize,
+    /// Bytes for the context pages of all sequences together; `None` is a full context for each. With less, requests
+    /// wait for pages.
+    pub kv_bytes: Option<usize>,
     /// How long those who write may wait for their next token while prompts are read: these are read in pieces that
     /// keep to it, and beside them drafting goes on. `None`: prompts are read as fast as can be.
     pub token_gap: Option<Duration>,
@@ -70,6 +73,7 @@ impl Default for EngineConfig {
             max_seqs: 1,
             kv: KvType::F16,
             step_rows: 512,
+            kv_bytes: None,
             token_gap: None,
             cache_bytes: 0,
             memory: None,
@@ -151,6 +155,7 @@ pub struct Engine {
     pub(crate) draft: Option<Draft>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) backend: Box<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) state: StateId,
     pub(crate) config: EngineConfig,
     ledger: Ledger,
@@ -178,7 +183,8 @@ pub struct Engine {
     pub(crate) reading_turn: u64,
     /// What is left of each prompt that is read, and how much of it this step reads.
     pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
-    pub(crate) beside: Beside,
+    /// All that writes in the step: rows, tokens expected of them, sequences whose draft passes ran.
+    pub(crate) step_sum: Beside,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
     calibration: Calibration,
@@ -196,6 +202,8 @@ impl Engine {
     ) -> Result<Self> {
         check_config(&config)?;
         let spec = plan_state(&decoder.hyper, draft.as_ref(), &config);
+        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
+        check_kv_bytes(&spec, &config, room)?;
         let ledger = plan_memory(&decoder, draft.as_ref(), &spec, &config);
         if let Some(limit) = config.memory
             && ledger.total() > limit
@@ -206,13 +214,13 @@ impl Engine {
         let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
-        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
         let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
         Ok(Self {
             decoder,
             draft,
             tokenizer,
             backend,
+            clock: Arc::new(SystemClock),
             state,
             config,
             ledger,
@@ -232,35 +240,16 @@ impl Engine {
             reading_cost: CostModel::new(padding),
             reading_turn: 0,
             prompt_rows: Default::default(),
-            beside: Beside::default(),
+            step_sum: Beside::default(),
             policy,
             calibration: Calibration::default(),
             padding,
         })
     }
 
-    /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
-    /// not even one page does.
-    pub fn context_that_fits(
-        decoder: &Decoder,
-        draft: Option<&Draft>,
-        config: &EngineConfig,
-        limit: usize,
-    ) -> Option<usize> {
-        let fits = |context: usize| {
-            let config = EngineConfig { context, ..*config };
-            plan_memory(decoder, draft, &plan_state(&decoder.hyper, draft, &config), &config).total() <= limit
-        };
-        if fits(config.context) {
-            return Some(config.context);
-        }
-        // By halving: memory grows with the context in steps of pages.
-        let (mut good, mut bad) = (0, config.context / PAGE + 1);
-        while bad - good > 1 {
-            let pages = (good + bad) / 2;
-            if fits(pages * PAGE) { good = pages } else { bad = pages }
-        }
-        (good > 0).then_some(good * PAGE)
+    /// Time by another clock than the machine's.
+    pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
+        self.clock = clock;
     }
 
     pub fn describe(&self) -> String {
@@ -427,6 +416,7 @@ impl Engine {
             drafter,
             policy,
             decision: None,
+            plain: Plain::Off,
             forecast: Forecast::default(),
             tree: TokenTree::new(vocab as u32)
                 .limited(options.speculative)
@@ -483,80 +473,4 @@ impl Engine {
         self.memory.release(seq.slot, seq.tables);
         seq.stats
     }
-}
-
-fn check_config(config: &EngineConfig) -> Result<()> {
-    let rules = [
-        ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
-        ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
-        ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
-    ];
-    for (name, value, range, allowed) in rules {
-        if !range.contains(&value) {
-            return Err(EngineError::Parameter { name, value: value.to_string(), allowed });
-        }
-    }
-    Ok(())
-}
-
-/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots; then those
-/// of the prefix cache.
-pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> StateSpec {
-    let mut spec = hyper.state_spec(config.kv);
-    if let Some(draft) = draft {
-        draft.extend_state(&mut spec, hyper.hidden);
-    }
-    let room = CacheRoom::within(config.cache_bytes, &spec);
-    spec.slots = config.max_seqs + room.snapshots;
-    let needed = |r: &Retention| PagePool::needed(*r, config.context + SLACK, config.step_rows);
-    spec.pages = spec.classes.iter().map(|r| config.max_seqs * needed(r) + room.blocks).collect();
-    spec
-}
-
-fn cache_room(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> CacheRoom {
-    CacheRoom::within(config.cache_bytes, &plan_state(hyper, draft, config))
-}
-
-fn plan_memory(decoder: &Decoder, draft: Option<&Draft>, spec: &StateSpec, config: &EngineConfig) -> Ledger {
-    let mut ledger = Ledger::default();
-    let (s, rows) = spec.slot_bytes();
-    ledger.add("weights", decoder.weights.n_bytes().0);
-    let room = CacheRoom::within(config.cache_bytes, spec);
-    let block: usize = (0..spec.classes.len()).map(|c| spec.page_bytes(c)).sum();
-    let pages: usize = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
-    ledger.add("context pages", pages - room.blocks * block);
-    ledger.add("recurrent state", config.max_seqs * s);
-    ledger.add("recurrent window", config.max_seqs * rows);
-    let largest = bucket_for(config.step_rows).unwrap_or(512);
-    if spec.tap_width > 0 {
-        ledger.add("waiting taps", config.max_seqs * spec.tap_bytes());
-    }
-    if room != CacheRoom::default() {
-        ledger.add("prefix cache", room.blocks * block + room.snapshots * (s + rows + spec.tap_bytes()));
-    }
-    let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
-    // Plans take turns with one set of buffers; a quarter more for int8 activations.
-    let mut most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
-    if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
-        most = most.max(scratch(Use::Mixed, MIXED_ROWS));
-    }
-    ledger.add("plan scratch", most + most / 4);
-    ledger
-}
-
-fn does_not_fit(
-    decoder: &Decoder,
-    draft: Option<&Draft>,
-    config: &EngineConfig,
-    ledger: &Ledger,
-    limit: usize,
-) -> String {
-    let lines: Vec<String> = ledger.lines.iter().map(|(what, n)| format!("{what} {}", human(*n))).collect();
-    let (needed, limit_text) = (human(ledger.total()), human(limit));
-    let text = format!("{needed} of memory are needed ({}) and {limit_text} are available", lines.join(", "));
-    let remedy = match Engine::context_that_fits(decoder, draft, config, limit) {
-        Some(fits) => format!("--ctx {fits} would fit"),
-        None => "no context would fit; use a smaller or more strongly quantised model".into(),
-    };
-    format!("{text}; {remedy}")
 }

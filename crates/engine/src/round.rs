@@ -1,8 +1,6 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use std::time::Instant;
-
 use overdraft_plan::{NO_PARENT, grid_of};
 
 use crate::engine::{Engine, Event, Events, Origin, Witness};
@@ -12,12 +10,12 @@ use crate::plans::{MIXED_ROWS, Ready, Use};
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
-use crate::spec::budget::Forecast;
+use crate::spec::budget::{Beside, Forecast};
 use crate::spec::drafter::Drafter;
 use crate::spec::gate::{Gate, Passage};
 use crate::spec::policy::{Mode, Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
-use crate::stats::Phases;
+use crate::stats::{Phases, Plain};
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
 pub(crate) struct Round {
@@ -25,6 +23,8 @@ pub(crate) struct Round {
     pub(crate) policy: Policy,
     /// Of this round; `None` while prompts are read or when nothing more could be drafted.
     pub(crate) decision: Option<Decision>,
+    /// Why, if its tree is only a root.
+    pub(crate) plain: Plain,
     pub(crate) forecast: Forecast,
     pub(crate) tree: TokenTree,
     pub(crate) verdict: Verdict,
@@ -71,10 +71,10 @@ impl Engine {
     }
 
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
-        let started = Instant::now();
+        let started = self.clock.now();
         let (used, prompt_rows) = self.choose_step();
         self.propose(used, prompt_rows)?;
-        let proposed = Instant::now();
+        let proposed = self.clock.now();
         self.fill_step(parts, used, prompt_rows);
         if parts.is_empty() {
             return Ok(());
@@ -82,9 +82,9 @@ impl Engine {
         let rows = self.step.n_rows();
         let recorded = self.plans.n_ready();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
-        let verifying = Instant::now();
+        let verifying = self.clock.now();
         self.backend.run(plan.id, self.state, &self.step)?;
-        let verified = Instant::now();
+        let verified = self.clock.now();
         let mut failed = Vec::new();
         for part in parts.iter() {
             if let Err(failure) = self.accept(part, &plan, events) {
@@ -92,14 +92,14 @@ impl Engine {
                 self.failed.push_back(failure);
             }
         }
-        let accepted = Instant::now();
+        let accepted = self.clock.now();
         self.commit(parts, &plan);
         if self.plans.n_ready() == recorded {
-            let seconds = verifying.elapsed().as_secs_f64();
+            let seconds = (self.clock.now() - verifying).as_secs_f64();
             let cost = if used == Use::Write { &mut self.cost } else { &mut self.reading_cost };
             cost.learn_step(rows, seconds);
         }
-        let ended = Instant::now();
+        let ended = self.clock.now();
         let phases = Phases {
             propose: proposed - started,
             verify: verified - proposed,
@@ -233,12 +233,18 @@ impl Engine {
         walked?;
         let tree = &round.tree;
         if !seq.in_prompt() {
-            seq.stats.count_round(tree, round.verdict.path.len());
+            seq.stats.count_round(tree, round.verdict.path.len(), round.plain);
         }
         if let Some(decision) = &round.decision {
             round.drafter.learn(tree, &round.verdict);
             let tokens = round.verdict.n_tokens();
-            round.policy.learn(decision, &round.forecast, tokens, &self.cost, self.beside);
+            let sum = self.step_sum;
+            let beside = Beside {
+                rows: sum.rows.saturating_sub(1 + round.forecast.drafts),
+                tokens: (sum.tokens - round.forecast.tokens.max(1.0)).max(0.0),
+                drafting: sum.drafting.saturating_sub(usize::from(decision.forward)),
+            };
+            round.policy.learn(decision, &round.forecast, tokens, &self.cost, beside);
         }
         Ok(())
     }

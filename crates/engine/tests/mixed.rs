@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::repository;
+use common::{DemoPair, demo_pair, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::drafter::NoDraft;
 use overdraft_engine::spec::policy::Mode;
@@ -102,4 +102,42 @@ fn prompts_are_read_beside_drafts_and_change_no_bit() {
         }
         assert!(mixed >= 4, "{target}: drafts were accepted beside a prompt in {mixed} steps only");
     }
+}
+
+#[test]
+fn a_draft_guesses_as_well_beside_prompts_as_without() {
+    let config = EngineConfig {
+        context: 1024,
+        max_seqs: 2,
+        draft_mode: Mode::Tree,
+        budget: Some(15),
+        token_gap: Some(Duration::from_nanos(1)),
+        ..Default::default()
+    };
+    let mut engine = demo_pair(DemoPair::WithDraft, config);
+    let text = "import os\nimport sys\n\n\nclass FileCache:\n    def __init__(self, path):\n";
+    let encode = |text: &str| engine.tokenizer().encode(text, overdraft_formats::tokenizer::Specials::Parse);
+    let greedy = |prompt: Vec<u32>, max_tokens| Request {
+        prompt,
+        sampling: Sampling::default(),
+        ..request(0, 1, max_tokens)
+    };
+    let (writer, reader) = (greedy(encode(text), 48), greedy(encode(&text.repeat(14)), 2));
+    let mut figures = Vec::new();
+    for others in [0, 1] {
+        let id = engine.admit(writer.clone()).unwrap();
+        let mut out = vec![(Trace::new(), Stats::default()); 2];
+        collect(&mut engine, &[id], &mut out);
+        let mut ids = vec![id];
+        (0..others).for_each(|_| ids.push(engine.admit(reader.clone()).unwrap()));
+        let mut mixed = 0;
+        while !engine.is_idle() {
+            mixed += collect(&mut engine, &ids, &mut out);
+        }
+        assert!(mixed > 2 * others, "{mixed} steps had both");
+        // A draft whose context was wrong would write the same text with other guesses.
+        figures.push((out[0].0.clone(), out[0].1.rounds, out[0].1.accepted));
+    }
+    assert!(figures[0] == figures[1], "{:?} {:?}", figures[0].1, figures[1].1);
+    assert!(figures[0].2 > 10);
 }

@@ -15,6 +15,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_seqs: 4,
     kv: overdraft_plan::KvType::F16,
     step_rows: 512,
+    kv_bytes: None,
     token_gap: None,
     cache_bytes: 64 << 20,
     memory: None,

@@ -7,5 +7,7 @@ pub mod handle;
 pub mod output;
 mod reasoning;
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod test_data;
 mod tools;

@@ -17,6 +17,7 @@ const CONFIG: EngineConfig = EngineConfig {
     max_seqs: 3,
     kv: overdraft_plan::KvType::F16,
     step_rows: 512,
+    kv_bytes: None,
     token_gap: None,
     cache_bytes: 0,
     memory: None,

@@ -154,6 +154,11 @@ impl TokenTree {
         self.nodes.len()
     }
 
+    /// One child per node.
+    pub fn is_chain(&self) -> bool {
+        self.nodes.iter().enumerate().all(|(i, node)| node.depth as usize == i)
+    }
+
     /// Nodes without the root.
     pub fn n_drafts(&self) -> usize {
         self.nodes.len() - 1

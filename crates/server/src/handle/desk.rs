@@ -55,17 +55,21 @@ impl Desk {
 
     /// One round of the thread. An error is the engine's end.
     pub(crate) fn tick(&mut self) -> Result<Next, EngineError> {
-        let now = Instant::now();
+        let now = self.shared.clock.now();
+        if self.shared.inbox().dead.is_some() {
+            return Ok(Next::Stop);
+        }
         self.give_up(now);
         self.hold_back_for_readers(now);
         self.admit(now)?;
         if self.running.iter().all(|r| r.full_since.is_some()) {
             self.publish();
+            *self.shared.learned() = self.engine.learned();
             return Ok(self.idle(now));
         }
         self.shared.inbox().step_began = Some(now);
         let outcome = self.engine.step_into(&mut self.events);
-        let now = Instant::now();
+        let now = self.shared.clock.now();
         self.shared.inbox().step_began = None;
         // Before anyone is told, so that whoever is told finds it so.
         self.publish();
@@ -146,7 +150,7 @@ impl Desk {
                 return Ok(());
             }
             let Some(Waiting { job, channel, submitted }) = inbox.waiting.pop_front() else { return Ok(()) };
-            inbox.running += 1;
+            inbox.running.push(channel.clone());
             drop(inbox);
             let queued = now.saturating_duration_since(submitted);
             let prompt = job.request.prompt.len();
@@ -171,7 +175,7 @@ impl Desk {
                 }
                 Err(EngineError::Backend(fatal)) => return Err(fatal.into()),
                 Err(other) => {
-                    self.shared.inbox().running -= 1;
+                    self.shared.ends(&channel);
                     channel.send(Update::Failed { message: other.to_string(), kind: FailKind::Request });
                 }
             }
@@ -218,7 +222,7 @@ impl Desk {
 
     fn finish(&mut self, at: usize, now: Instant, finish: Finish, stats: Stats) {
         let running = self.running.swap_remove(at);
-        self.shared.inbox().running -= 1;
+        self.shared.ends(&running.channel);
         let since = |earlier: Instant, later: Instant| later.saturating_duration_since(earlier);
         let first = running.first_token.unwrap_or(now);
         let timings = Timings {
@@ -242,26 +246,11 @@ impl Desk {
 
     fn remove(&mut self, at: usize) -> Arc<Channel> {
         let running = self.running.swap_remove(at);
-        self.shared.inbox().running -= 1;
+        self.shared.ends(&running.channel);
         if let Some(stats) = self.engine.cancel(running.id) {
             self.shared.figures().1.stats.add(&stats);
         }
         running.channel
-    }
-
-    /// The engine is over: everyone is told.
-    pub(crate) fn fail_all(&mut self, message: &str) {
-        let mut inbox = self.shared.inbox();
-        let mut figures = self.shared.figures();
-        inbox.running = 0;
-        let waiting: Vec<Waiting> = inbox.waiting.drain(..).collect();
-        let channels =
-            self.running.drain(..).map(|r| r.channel).chain(waiting.into_iter().map(|w| w.channel));
-        for channel in channels {
-            figures.1.count_failure(FailKind::Engine);
-            channel.send(Update::Failed { message: message.into(), kind: FailKind::Engine });
-        }
-        figures.0 = Default::default();
     }
 
     fn publish(&self) {

@@ -1,6 +1,6 @@
 //! The engine on its own thread: submit, stream, cancel, and what it is doing. Nothing here blocks an async task.
 
-mod desk;
+pub(crate) mod desk;
 mod facts;
 mod figures;
 mod histogram;
