@@ -20,7 +20,7 @@ fn engine(draft_mode: Mode, budget: Option<usize>) -> Engine {
     let draft = Draft::load(&checkpoint("pycoder-dflash-q8_0.gguf"), &mut decoder).unwrap();
     let config = EngineConfig { context: 1024, draft_mode, budget, ..Default::default() };
     let tokenizer = Arc::new(target.tokenizer().unwrap());
-    Engine::new(decoder, Some(draft), tokenizer, Box::new(Cpu::new(2)), config).unwrap()
+    Engine::new(decoder, Some(draft), tokenizer, Box::new(Cpu::new(1)), config).unwrap()
 }
 
 fn chat() -> ChatFormat {
@@ -73,7 +73,7 @@ fn text_under_a_schema_fits_it_and_is_the_same_with_and_without_drafts() {
         ..Default::default()
     };
     let mut plainly = engine(Mode::Off, None);
-    let mut drafting = [engine(Mode::Tree, Some(22)), engine(Mode::Chain, Some(7))];
+    let mut drafting = engine(Mode::Tree, Some(22));
     for temperature in [0.0, 0.9] {
         let (plain, finish, _) = answer(&mut plainly, &chat, &conversation, temperature);
         assert_eq!(finish, Finish::EndToken, "{plain}");
@@ -81,10 +81,8 @@ fn text_under_a_schema_fits_it_and_is_the_same_with_and_without_drafts() {
         assert!(value["name"].as_str().unwrap().chars().count() <= 24, "{plain}");
         assert!((0..=130).contains(&value["age"].as_i64().unwrap()), "{plain}");
         assert!(value["tags"].as_array().unwrap().len() <= 3, "{plain}");
-        for engine in &mut drafting {
-            let (text, ..) = answer(engine, &chat, &conversation, temperature);
-            assert_eq!(text, plain, "{:?} at T = {temperature}", engine.config().draft_mode);
-        }
+        let (text, ..) = answer(&mut drafting, &chat, &conversation, temperature);
+        assert_eq!(text, plain, "T = {temperature}");
     }
 }
 
