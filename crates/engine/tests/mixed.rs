@@ -134,7 +134,7 @@ fn a_draft_guesses_as_well_beside_prompts_as_without() {
         while !engine.is_idle() {
             mixed += collect(&mut engine, &ids, &mut out);
         }
-        assert!(mixed > 2 * others, "{mixed} steps had both");
+        assert!(mixed >= 3 * others, "{mixed} steps had both");
         // A draft whose context was wrong would write the same text with other guesses.
         figures.push((out[0].0.clone(), out[0].1.rounds, out[0].1.accepted));
     }
