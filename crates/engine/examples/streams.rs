@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Events, Options, Request, Sampling, SeqId, Speculative, Stats};
+use overdraft_engine::{Engine, EngineConfig, Events, Options, Request, Sampling, Speculative, Stats};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
@@ -25,25 +25,28 @@ fn cpu_seconds() -> f64 {
     fields.get(10).copied().unwrap_or(0.0) / 100.0 + fields.get(11).copied().unwrap_or(0.0) / 100.0
 }
 
-fn run(engine: &mut Engine, requests: &[Request], speculative: Speculative) -> (f64, Stats) {
-    let admit = |request: &Request| {
-        let options = Options { speculative, ..Default::default() };
-        engine.admit_as(request.clone(), options).expect("there is room for all")
-    };
-    let ids: Vec<SeqId> = requests.iter().map(admit).collect();
-    let (mut events, mut sum) = (Events::default(), Stats::default());
-    let mut from = None;
-    while !engine.is_idle() {
-        let is_reading = |id: &SeqId| engine.prompt_progress(*id).is_some_and(|(read, of)| read < of);
-        if from.is_none() && !ids.iter().any(is_reading) {
-            from = Some(cpu_seconds());
+/// Writes all of `requests`, so many at once: where one ends the next begins, as on a server with clients that wait.
+fn run(engine: &mut Engine, requests: &[Request], streams: usize, speculative: Speculative) -> (f64, Stats) {
+    let mut waiting = requests.iter();
+    let (mut events, mut sum, mut running) = (Events::default(), Stats::default(), 0);
+    let from = cpu_seconds();
+    loop {
+        while running < streams
+            && let Some(request) = waiting.next()
+        {
+            let options = Options { speculative, ..Default::default() };
+            engine.admit_as(request.clone(), options).expect("there is room for so many");
+            running += 1;
+        }
+        if engine.is_idle() {
+            return (cpu_seconds() - from, sum);
         }
         engine.step_into(&mut events).expect("a step");
         for (_, stats) in events.iter().filter_map(|e| e.finish) {
             sum.add(&stats);
+            running -= 1;
         }
     }
-    (cpu_seconds() - from.unwrap_or(0.0), sum)
 }
 
 fn main() {
@@ -68,7 +71,8 @@ fn main() {
         .expect("an engine");
     let text = std::fs::read_to_string(repository("bench/prompts/humaneval.jsonl")).expect("prompts");
     let prompts: Vec<String> = text.lines().filter_map(prompt).collect();
-    let requests: Vec<Request> = (0..*streams)
+    // Enough that the end, when streams run out, does not count for much.
+    let requests: Vec<Request> = (0..4 * streams)
         .map(|i| Request {
             prompt: engine.tokenizer().encode(&prompts[i * 7 % prompts.len()], Specials::Parse),
             max_tokens: *tokens,
@@ -78,8 +82,8 @@ fn main() {
         })
         .collect();
     for round in 0..*rounds {
-        let (off, plain) = run(&mut engine, &requests, Speculative::Off);
-        let (auto, stats) = run(&mut engine, &requests, Speculative::Auto);
+        let (off, plain) = run(&mut engine, &requests, *streams, Speculative::Off);
+        let (auto, stats) = run(&mut engine, &requests, *streams, Speculative::Auto);
         let rate = |stats: &Stats, seconds: f64| stats.generated_tokens as f64 / seconds;
         eprintln!(
             "round {round}: off {:.1} tok/s, auto {:.1} tok/s, {:.3}; {:.2} tokens a round, {} chains, {} trees, plain {:?}",

@@ -12,7 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
 use crate::footprint::{cache_room, check_config, check_kv_bytes, does_not_fit, plan_memory, plan_state};
 use crate::ledger::Ledger;
-use crate::logprobs::{Logprobs, MAX_TOP};
+use crate::logprobs::Logprobs;
 use crate::memory::{Hit, Memory};
 use crate::options::{Options, Speculative};
 use crate::plans::Plans;
@@ -379,10 +379,7 @@ impl Engine {
         mut drafter: Box<dyn Drafter + Send>,
     ) -> Result<SeqId> {
         request.check(&self.bounds())?;
-        if let Some(n) = options.logprobs.filter(|n| *n > MAX_TOP) {
-            let allowed = "at most 20 tokens beside the chosen one";
-            return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
-        }
+        options.check()?;
         let hit = self.place(&request, options.cache_salt)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();

@@ -1,6 +1,8 @@
 //! What a request may ask for beyond its text and sampling.
 
 use crate::constraint::Constraint;
+use crate::error::{EngineError, Result};
+use crate::logprobs::MAX_TOP;
 
 /// Whether a request's rounds draft. None of these changes its text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,4 +30,15 @@ pub struct Options {
     pub cache_salt: u64,
     /// Control tokens are part of the text too.
     pub keep_specials: bool,
+}
+
+impl Options {
+    /// Refuses what no engine gives, by name.
+    pub fn check(&self) -> Result<()> {
+        if let Some(n) = self.logprobs.filter(|n| *n > MAX_TOP) {
+            let allowed = "at most 20 tokens beside the chosen one";
+            return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
+        }
+        Ok(())
+    }
 }

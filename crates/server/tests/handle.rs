@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overdraft_cpu::Cpu;
-use overdraft_engine::{Engine, EngineConfig, Finish, Request, Sampling};
+use overdraft_engine::{Engine, EngineConfig, Finish, Options, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder};
 use overdraft_server::handle::{
@@ -138,6 +138,9 @@ fn what_cannot_be_served_is_refused_at_once() {
     let refused = handle.submit(long.into()).map(|_| ()).unwrap_err();
     assert!(matches!(refused, Refused::TooLong { prompt: 600, limit: 511, .. }), "{refused}");
     let refused = handle.submit(Request { prompt: vec![], ..good.clone() }.into()).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Refused::Invalid(_)), "{refused}");
+    let options = Options { logprobs: Some(21), ..Default::default() };
+    let refused = handle.submit(Job { options, ..Job::from(good.clone()) }).map(|_| ()).unwrap_err();
     assert!(matches!(refused, Refused::Invalid(_)), "{refused}");
     handle.drain();
     let refused = handle.submit(good.into()).map(|_| ()).unwrap_err();

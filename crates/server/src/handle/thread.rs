@@ -167,7 +167,8 @@ impl EngineHandle {
     /// Queues a request, or says at once why not.
     pub fn submit(&self, job: Job) -> Result<Stream, Refused> {
         let shared = &self.owner.shared;
-        job.request.check(&shared.facts.bounds()).map_err(|error| match error {
+        let checked = job.request.check(&shared.facts.bounds()).and_then(|()| job.options.check());
+        checked.map_err(|error| match error {
             EngineError::PromptTooLong { prompt, context, trained } => {
                 Refused::TooLong { prompt, limit: context - 1, trained }
             }
