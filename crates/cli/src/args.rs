@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use crate::args_sampling::SamplingArgs;
 use crate::bench::BenchCommand;
 use crate::device::DeviceArg;
+use crate::serve::args::ServeArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,6 +16,7 @@ Examples:
   overdraft run -m qwen3-8b.gguf --chat 'Who was Ada Lovelace?'
   git diff | overdraft run -m model.gguf --system 'Summarise this change.'
   overdraft chat -m model.gguf                       talk with a model
+  overdraft serve -m model.gguf                      answer OpenAI's and Anthropic's clients
   overdraft inspect model.gguf                       what is in a file, and whether it fits here
   overdraft check -m model.gguf -d draft.gguf        that a draft changes no token and no bit
   overdraft bench decode --plot speed.svg            how fast, against plain decoding, with equal text
@@ -36,6 +38,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Talk with a model, line by line
     Chat(Box<ChatArgs>),
+    /// Answer requests over HTTP: OpenAI's and Anthropic's APIs, many at once
+    Serve(Box<ServeArgs>),
     /// Show what a model file holds and what it needs
     Inspect(InspectArgs),
     /// Show that speculation changes nothing: every token and bit, with and without a draft

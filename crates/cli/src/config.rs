@@ -1,6 +1,6 @@
 //! Settings as run: built once from the flags, what the model recommends and this machine. No `Option`s are left.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Sampling, Witness};
@@ -33,6 +33,14 @@ pub(crate) struct Machine {
     pub(crate) draft_window: Option<u32>,
     /// Use and keep what runs learn of this machine's speed.
     pub(crate) cost_cache: bool,
+    /// Texts written at once.
+    pub(crate) streams: usize,
+    /// Bytes for the contexts of all of them; `None` is what memory holds.
+    pub(crate) kv_memory: Option<usize>,
+    /// Bytes for prefixes that later requests may begin with.
+    pub(crate) cache_memory: usize,
+    /// Between tokens of a text, at most, while others' prompts are read; `None` for nobody beside it.
+    pub(crate) token_gap: Option<Duration>,
     /// What the engine shows of its logits, for `check`.
     pub(crate) witness: Witness,
 }
@@ -55,6 +63,10 @@ impl Machine {
             budget: None,
             draft_window: args.draft_window,
             cost_cache: false,
+            streams: 1,
+            kv_memory: None,
+            cache_memory: 0,
+            token_gap: None,
             witness: Witness::None,
         })
     }

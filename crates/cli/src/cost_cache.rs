@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use overdraft_engine::Engine;
-use overdraft_engine::spec::learned::MAX_BYTES;
+use overdraft_engine::spec::learned::{Learned, MAX_BYTES};
 use overdraft_models::Checkpoint;
 
 use crate::model::tensors;
@@ -47,9 +47,14 @@ impl CostCache {
 
     /// Keeps what the engine knows by now.
     pub(crate) fn keep(&self, engine: &Engine) {
-        if engine.plain_seconds().is_some() {
+        self.keep_learned(&engine.learned());
+    }
+
+    /// Keeps what an engine knew.
+    pub(crate) fn keep_learned(&self, learned: &Learned) {
+        if learned.cost.step_seconds(1).is_some() {
             // A full disk or a folder that cannot be written costs the next run a slower start, and nothing else.
-            let _ = self.write(&engine.learned().to_text(&self.owner));
+            let _ = self.write(&learned.to_text(&self.owner));
         }
     }
 

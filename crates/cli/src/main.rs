@@ -23,6 +23,7 @@ mod prompt;
 mod prompt_set;
 mod run;
 mod screen;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => chat::chat(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Check(args) => check::check(&args),
+        Command::Serve(args) => serve::serve(*args),
         Command::Bench(command) => bench::bench(&command),
     };
     done.unwrap_or_else(|failure| report(&failure))

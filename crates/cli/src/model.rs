@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, human};
+use overdraft_engine::{Engine, EngineConfig, human, plan_state};
 use overdraft_formats::TensorInfo;
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
@@ -75,8 +75,13 @@ impl Model {
             // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
             lookup: machine.draft_mode == Mode::Auto,
             witness: machine.witness,
+            max_seqs: machine.streams,
+            cache_bytes: machine.cache_memory,
+            kv_bytes: machine.kv_memory,
+            token_gap: machine.token_gap,
             ..EngineConfig::default()
         };
+        self.fit_streams(&decoder, draft.as_ref(), &mut config, screen);
         if !machine.context_is_asked
             && let Some(limit) = memory
             && let Some(fits) = Engine::context_that_fits(&decoder, draft.as_ref(), &config, limit)
@@ -93,6 +98,43 @@ impl Model {
             ));
         }
         Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+    }
+
+    /// Where memory is short, streams share what there is and wait for each other, before the context gives way: two
+    /// long texts are of more use than sixteen cut ones.
+    fn fit_streams(
+        &self,
+        decoder: &Decoder,
+        draft: Option<&Draft>,
+        config: &mut EngineConfig,
+        screen: &Screen,
+    ) {
+        let Some(limit) = config.memory else { return };
+        let fits = |config: &EngineConfig| {
+            Engine::context_that_fits(decoder, draft, config, limit) == Some(config.context)
+        };
+        if config.max_seqs == 1 || fits(config) {
+            return;
+        }
+        if config.cache_bytes > 0 {
+            config.cache_bytes = 0;
+            screen.note("no memory is left for a prefix cache: every prompt will be read whole");
+        }
+        if config.kv_bytes.is_none() && !fits(config) {
+            let one = plan_state(&decoder.hyper, draft, &EngineConfig { max_seqs: 1, ..*config });
+            let one: usize = (0..one.classes.len()).map(|c| one.pages[c] * one.page_bytes(c)).sum();
+            let shared = |contexts| EngineConfig { kv_bytes: Some(contexts * one), ..*config };
+            if let Some(contexts) = (1..config.max_seqs).rev().find(|contexts| fits(&shared(*contexts))) {
+                *config = shared(contexts);
+                let streams = config.max_seqs;
+                screen.note(&format!("{streams} streams share memory for {contexts} whole contexts"));
+                return;
+            }
+        }
+        while config.max_seqs > 1 && !fits(config) {
+            config.max_seqs -= 1;
+        }
+        screen.note(&format!("memory holds no more than {} streams", config.max_seqs));
     }
 
     /// Where what this pair costs here is kept; `None` where nothing is to be learned or kept.

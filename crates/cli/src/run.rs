@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use overdraft_engine::EngineError;
-use overdraft_formats::tokenizer::{Specials, Tokenizer};
+pub(crate) use overdraft_server::http::raw_tokens;
 use serde_json::json;
 
 use crate::args::{ConversationArgs, RunArgs};
@@ -88,16 +88,4 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
         Ended::Interrupted => ExitCode::from(interrupt::EXIT_CODE),
         Ended::Finished(_) | Ended::ReaderGone => ExitCode::SUCCESS,
     })
-}
-
-/// Special tokens count as such: people paste whole ChatML prompts. No end token is added, whatever the vocabulary
-/// wants for training texts: this text goes on.
-pub(crate) fn raw_tokens(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
-    let mut tokens = tokenizer.encode(text, Specials::Parse);
-    if let Some(bos) = tokenizer.bos().filter(|_| tokenizer.add_bos())
-        && tokens.first() != Some(&bos)
-    {
-        tokens.insert(0, bos);
-    }
-    tokens
 }

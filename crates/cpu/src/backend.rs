@@ -122,6 +122,10 @@ impl Backend for Cpu {
         self.states[state.0 as usize].reset_slot(slot);
     }
 
+    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
+        self.states[state.0 as usize].copy_slot(from, to);
+    }
+
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
         self.pack(&plan)?;
         self.scratch.reserve(&self.mode, &plan);

@@ -132,6 +132,23 @@ impl StateMemory {
             }
         }
     }
+
+    /// All that a slot keeps, so that the sequence in `to` goes on as the one in `from` would.
+    pub(crate) fn copy_slot(&mut self, from: usize, to: usize) {
+        for layer in &mut self.layers {
+            if let LayerMemory::Recurrent(r) = layer {
+                copy_part(&mut r.s, r.shape.state_len(), from, to);
+                copy_part(&mut r.window, WINDOW_ROWS * r.shape.window_row_len(), from, to);
+                copy_part(&mut r.conv, CONV_ROWS * r.shape.conv_width(), from, to);
+            }
+        }
+        copy_part(&mut self.taps, TAP_ROWS * self.tap_width, from, to);
+    }
+}
+
+/// Copies part `from` of a buffer of parts that are `len` long to part `to`.
+fn copy_part(buffer: &mut [f32], len: usize, from: usize, to: usize) {
+    buffer.copy_within(from * len..(from + 1) * len, to * len);
 }
 
 /// `vec![f16::ZERO; n]` writes every page; this leaves them untouched until used, as `vec![0.0f32; n]` does.

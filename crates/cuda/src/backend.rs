@@ -250,6 +250,14 @@ impl Backend for Cuda {
         self.note(result);
     }
 
+    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
+        let result = self.device.make_current().and_then(|()| {
+            self.is_busy = true;
+            self.states[state.0 as usize].copy_slot(&self.queue, from, to)
+        });
+        self.note(result);
+    }
+
     fn prepare(&mut self, plan: Plan) -> std::result::Result<PlanId, BackendError> {
         Ok(self.prepare_plan(plan)?)
     }

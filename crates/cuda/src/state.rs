@@ -84,6 +84,23 @@ impl StateMemory {
         Ok(())
     }
 
+    /// All that a slot keeps, so that the sequence in `to` goes on as the one in `from` would.
+    pub(crate) fn copy_slot(&self, queue: &Queue, from: usize, to: usize) -> Result<()> {
+        // Every one of these buffers begins with the slot.
+        let copy = |buffer: &DeviceBuffer| {
+            let len = buffer.len() / self.slots;
+            queue.copy_within(buffer, from * len, to * len, len)
+        };
+        for layer in &self.layers {
+            if let LayerMemory::Recurrent(r) = layer {
+                copy(&r.s)?;
+                copy(&r.window)?;
+                copy(&r.conv)?;
+            }
+        }
+        copy(&self.taps)
+    }
+
     pub(crate) fn attention(&self, layer: usize) -> &AttentionMemory {
         match &self.layers[layer] {
             LayerMemory::Attention(a) => a,

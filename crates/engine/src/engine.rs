@@ -2,16 +2,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use overdraft_formats::tokenizer::Tokenizer;
-use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, PAGE, StateId, StateSpec, Step, bucket_for};
+use overdraft_models::{Decoder, Draft};
+use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, StateId, Step, grid_of};
 
+use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
-use crate::ledger::{Ledger, human};
-use crate::pages::PagePool;
-use crate::plans::{MAX_LOGIT_ROWS, Plans, Use, record};
-use crate::request::{Finish, Request, SeqId};
+use crate::footprint::{cache_room, check_config, check_kv_bytes, does_not_fit, plan_memory, plan_state};
+use crate::ledger::Ledger;
+use crate::logprobs::Logprobs;
+use crate::memory::{Hit, Memory};
+use crate::options::{Options, Speculative};
+use crate::plans::Plans;
+use crate::request::{Bounds, Finish, Request, SeqId};
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
@@ -20,15 +25,16 @@ use crate::spec::budget::{Beside, Forecast};
 use crate::spec::calibration::Calibration;
 use crate::spec::cost::{CostModel, Padding};
 use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
-use crate::stats::Stats;
+use crate::stats::{Plain, Stats};
 use crate::stop::TextStream;
 
 /// Positions past a sequence's end that a round may touch: the nodes of a tree, or the block of a draft.
-const SLACK: usize = 64;
+pub(crate) const SLACK: usize = 64;
 
 /// Sizes fixed for an engine's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +46,14 @@ pub struct EngineConfig {
     pub kv: KvType,
     /// Rows of a step at most; a prompt is read in chunks of it.
     pub step_rows: usize,
+    /// Bytes for the context pages of all sequences together; `None` is a full context for each. With less, requests
+    /// wait for pages.
+    pub kv_bytes: Option<usize>,
+    /// How long those who write may wait for their next token while prompts are read: these are read in pieces that
+    /// keep to it, and beside them drafting goes on. `None`: prompts are read as fast as can be.
+    pub token_gap: Option<Duration>,
+    /// Bytes for the prefix cache; 0 is none. They hold the pages and recurrent states of prompts that were read.
+    pub cache_bytes: usize,
     /// Bytes that may be used, weights included; `None` is not checked.
     pub memory: Option<usize>,
     /// Whether rounds draft.
@@ -59,6 +73,9 @@ impl Default for EngineConfig {
             max_seqs: 1,
             kv: KvType::F16,
             step_rows: 512,
+            kv_bytes: None,
+            token_gap: None,
+            cache_bytes: 0,
             memory: None,
             draft_mode: Mode::Off,
             budget: None,
@@ -98,6 +115,8 @@ pub struct Event {
     /// Of the bits of the logits it was drawn from, where the engine was asked for it.
     pub fingerprint: Option<u64>,
     pub logits: Option<Vec<f32>>,
+    /// Where the request asked for them.
+    pub logprobs: Option<Logprobs>,
     /// Text that is now certain; whole characters, and nothing of a stop string.
     pub text: String,
     pub finish: Option<(Finish, Stats)>,
@@ -136,12 +155,12 @@ pub struct Engine {
     pub(crate) draft: Option<Draft>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) backend: Box<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(crate) state: StateId,
     pub(crate) config: EngineConfig,
     ledger: Ledger,
     pub(crate) plans: Plans,
-    pub(crate) pools: Vec<PagePool>,
-    free_slots: Vec<u32>,
+    pub(crate) memory: Memory,
     pub(crate) seqs: Vec<Sequence>,
     /// One for each of `seqs`.
     pub(crate) rounds: Vec<Round>,
@@ -158,7 +177,14 @@ pub struct Engine {
     pub(crate) failed: VecDeque<EngineError>,
     pub(crate) held_back: Vec<Event>,
     pub(crate) cost: CostModel,
-    pub(crate) beside: Beside,
+    /// Of steps with prompts in them.
+    pub(crate) reading_cost: CostModel,
+    /// Steps with prompts in them so far.
+    pub(crate) reading_turn: u64,
+    /// What is left of each prompt that is read, and how much of it this step reads.
+    pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
+    /// All that writes in the step: rows, tokens expected of them, sequences whose draft passes ran.
+    pub(crate) step_sum: Beside,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
     calibration: Calibration,
@@ -176,6 +202,8 @@ impl Engine {
     ) -> Result<Self> {
         check_config(&config)?;
         let spec = plan_state(&decoder.hyper, draft.as_ref(), &config);
+        let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
+        check_kv_bytes(&spec, &config, room)?;
         let ledger = plan_memory(&decoder, draft.as_ref(), &spec, &config);
         if let Some(limit) = config.memory
             && ledger.total() > limit
@@ -186,18 +214,18 @@ impl Engine {
         let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
-        let pools = spec.classes.iter().zip(&spec.pages).map(|(r, n)| PagePool::new(*r, *n)).collect();
+        let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
         Ok(Self {
             decoder,
             draft,
             tokenizer,
             backend,
+            clock: Arc::new(SystemClock),
             state,
             config,
             ledger,
             plans: Plans::default(),
-            pools,
-            free_slots: (0..config.max_seqs as u32).rev().collect(),
+            memory,
             seqs: Vec::new(),
             rounds: Vec::new(),
             next_id: 0,
@@ -209,35 +237,19 @@ impl Engine {
             failed: VecDeque::new(),
             held_back: Vec::new(),
             cost: CostModel::new(padding),
-            beside: Beside::default(),
+            reading_cost: CostModel::new(padding),
+            reading_turn: 0,
+            prompt_rows: Default::default(),
+            step_sum: Beside::default(),
             policy,
             calibration: Calibration::default(),
             padding,
         })
     }
 
-    /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
-    /// not even one page does.
-    pub fn context_that_fits(
-        decoder: &Decoder,
-        draft: Option<&Draft>,
-        config: &EngineConfig,
-        limit: usize,
-    ) -> Option<usize> {
-        let fits = |context: usize| {
-            let config = EngineConfig { context, ..*config };
-            plan_memory(decoder, draft, &plan_state(&decoder.hyper, draft, &config), &config).total() <= limit
-        };
-        if fits(config.context) {
-            return Some(config.context);
-        }
-        // By halving: memory grows with the context in steps of pages.
-        let (mut good, mut bad) = (0, config.context / PAGE + 1);
-        while bad - good > 1 {
-            let pages = (good + bad) / 2;
-            if fits(pages * PAGE) { good = pages } else { bad = pages }
-        }
-        (good > 0).then_some(good * PAGE)
+    /// Time by another clock than the machine's.
+    pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
+        self.clock = clock;
     }
 
     pub fn describe(&self) -> String {
@@ -282,54 +294,104 @@ impl Engine {
         &self.decoder
     }
 
+    pub fn draft(&self) -> Option<&Draft> {
+        self.draft.as_ref()
+    }
+
+    /// KV pages that sequences hold or were promised, of how many, over all retention classes.
+    pub fn pages(&self) -> (usize, usize) {
+        self.memory.pages()
+    }
+
+    /// Places that are taken, of how many.
+    pub fn slots(&self) -> (usize, usize) {
+        self.memory.slots()
+    }
+
+    /// Blocks of 64 tokens in the prefix cache.
+    pub fn cached_blocks(&self) -> usize {
+        self.memory.cached_blocks()
+    }
+
+    /// A paused sequence keeps what it has and takes part in no step.
+    pub fn set_paused(&mut self, id: SeqId, is_paused: bool) {
+        if let Some(seq) = self.seqs.iter_mut().find(|s| s.id == id) {
+            seq.is_paused = is_paused;
+        }
+    }
+
+    pub fn bounds(&self) -> Bounds {
+        let hyper = &self.decoder.hyper;
+        Bounds { vocab: hyper.vocab, context: self.config.context, trained: hyper.context }
+    }
+
     /// Admits a request, reserving what its whole life can need, or says why not. Nothing is half done.
     pub fn admit(&mut self, request: Request) -> Result<SeqId> {
+        self.admit_as(request, Options::default())
+    }
+
+    /// [`Self::admit`] for one that asks for more.
+    pub fn admit_as(&mut self, request: Request, options: Options) -> Result<SeqId> {
         let ends = || NGramIndex::new(request.stop_ids.clone());
         let trusting = |drafter: BlockDraft| Box::new(drafter.with_calibration(self.calibration.carried()));
+        let is_off = self.config.draft_mode == Mode::Off || options.speculative == Speculative::Off;
         let drafter = match (self.draft.is_some(), self.config.lookup) {
-            _ if self.config.draft_mode == Mode::Off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
+            _ if is_off => Box::new(NoDraft) as Box<dyn Drafter + Send>,
             (true, false) => trusting(BlockDraft::new()),
             (true, true) => trusting(BlockDraft::merged(ends())),
             (false, true) => trusting(BlockDraft::ngram(ends())),
             (false, false) => Box::new(NoDraft),
         };
-        self.admit_with(request, drafter)
+        self.admit_sequence(request, options, drafter)
     }
 
     /// [`Self::admit`] with a drafter of the caller's.
-    pub fn admit_with(&mut self, request: Request, mut drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
+    pub fn admit_with(&mut self, request: Request, drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
+        self.admit_sequence(request, Options::default(), drafter)
+    }
+
+    /// Whether there is room for the request's whole life at the moment.
+    pub fn has_room(&self, request: &Request, options: &Options) -> Result<()> {
+        self.place(request, options.cache_salt).map(|_| ())
+    }
+
+    /// What of the prompt is here already, as far as there is room for the request with it; else without.
+    fn place(&self, request: &Request, salt: u64) -> Result<Hit> {
+        let (taken, slots) = self.memory.slots();
+        if taken == slots {
+            return Err(EngineError::NoSlot { slots });
+        }
+        let length = request.limit(self.config.context) + SLACK;
+        let hit = self.memory.find(salt, &request.prompt);
+        if self.memory.fits(length, &hit).is_ok() {
+            return Ok(hit);
+        }
+        let none = Hit::default();
+        let fits = self.memory.fits(length, &none);
+        fits.map_err(|(needed, free)| EngineError::NoPages { needed, free })?;
+        Ok(none)
+    }
+
+    fn admit_sequence(
+        &mut self,
+        request: Request,
+        options: Options,
+        mut drafter: Box<dyn Drafter + Send>,
+    ) -> Result<SeqId> {
+        request.check(&self.bounds())?;
+        options.check()?;
+        let hit = self.place(&request, options.cache_salt)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();
-        if n == 0 {
-            return Err(EngineError::EmptyPrompt);
-        }
-        if n >= self.config.context {
-            let trained = self.decoder.hyper.context;
-            return Err(EngineError::PromptTooLong { prompt: n, context: self.config.context, trained });
-        }
-        if let Some(token) = request.prompt.iter().find(|t| **t as usize >= vocab) {
-            return Err(EngineError::Token { token: *token, vocab });
-        }
-        if request.max_tokens == 0 {
-            let allowed = "must be at least 1";
-            return Err(EngineError::Parameter { name: "max_tokens", value: "0".into(), allowed });
-        }
-        request.sampling.check(vocab)?;
-        let Some(slot) = self.free_slots.pop() else {
+        let limit = request.limit(self.config.context);
+        let Some((slot, tables)) = self.memory.admit(limit + SLACK, &hit) else {
             return Err(EngineError::NoSlot { slots: self.config.max_seqs });
         };
-        let limit = self.config.context.min(n.saturating_add(request.max_tokens));
-        let needed: Vec<usize> =
-            self.pools.iter().map(|pool| pool.needed_for(limit + SLACK, self.config.step_rows)).collect();
-        for (pool, n) in self.pools.iter().zip(&needed) {
-            if pool.unreserved() < *n {
-                self.free_slots.push(slot);
-                return Err(EngineError::NoPages { needed: *n, free: pool.unreserved() });
-            }
+        match hit.snapshot {
+            Some(snapshot) => self.backend.copy_slot(self.state, snapshot as usize, slot as usize),
+            None => self.backend.reset_slot(self.state, slot as usize),
         }
-        let pages = (limit + SLACK).div_ceil(PAGE);
-        let tables = self.pools.iter_mut().zip(&needed).map(|(pool, n)| pool.reserve(*n, pages)).collect();
-        self.backend.reset_slot(self.state, slot as usize);
+        let cached = hit.tokens();
         let mut history =
             History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
         for token in &request.prompt {
@@ -343,26 +405,37 @@ impl Engine {
         tokens.extend_from_slice(&request.prompt);
         let id = SeqId(self.next_id);
         self.next_id += 1;
+        let policy = match options.speculative {
+            Speculative::Off => Policy::new(Mode::Off, None, false, false),
+            _ => self.policy.successor(),
+        };
         self.rounds.push(Round {
             drafter,
-            policy: self.policy.successor(),
+            policy,
             decision: None,
+            plain: Plain::Off,
             forecast: Forecast::default(),
-            tree: TokenTree::new(vocab as u32),
+            tree: TokenTree::new(vocab as u32)
+                .limited(options.speculative)
+                .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
-            injected: 0,
+            injected: cached,
         });
         self.seqs.push(Sequence {
             id,
             slot,
             tokens,
-            committed: 0,
-            stored_grid: 0,
+            committed: cached,
+            stored_grid: grid_of((cached as u32).saturating_sub(1)),
             tables,
+            cache_salt: options.cache_salt,
+            keep_at: self.memory.keep_at(&request.prompt, &hit),
             history,
-            text: TextStream::new(&request.stop_strings, true),
-            stats: Stats { prompt_tokens: n, ..Default::default() },
+            text: TextStream::new(&request.stop_strings, !options.keep_specials),
+            stats: Stats { prompt_tokens: n, cached_tokens: cached, ..Default::default() },
             limit,
+            is_paused: false,
+            logprobs: options.logprobs,
             request,
         });
         Ok(id)
@@ -388,79 +461,13 @@ impl Engine {
     fn remove(&mut self, index: usize) -> Stats {
         let seq = self.seqs.remove(index);
         let round = self.rounds.remove(index);
-        self.policy = round.policy.successor();
+        if round.policy.mode() == self.policy.mode() {
+            self.policy = round.policy.successor();
+        }
         if let Some(learned) = round.drafter.learned() {
             self.calibration = learned.clone();
         }
-        self.free_slots.push(seq.slot);
-        for (pool, table) in self.pools.iter_mut().zip(seq.tables) {
-            pool.release(table);
-        }
+        self.memory.release(seq.slot, seq.tables);
         seq.stats
     }
-}
-
-fn check_config(config: &EngineConfig) -> Result<()> {
-    let rules = [
-        ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
-        ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
-        ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
-    ];
-    for (name, value, range, allowed) in rules {
-        if !range.contains(&value) {
-            return Err(EngineError::Parameter { name, value: value.to_string(), allowed });
-        }
-    }
-    Ok(())
-}
-
-/// What an engine for this model allocates for sequences: pages for every one's full context, and its slots.
-pub fn plan_state(hyper: &Hyper, draft: Option<&Draft>, config: &EngineConfig) -> StateSpec {
-    let mut spec = hyper.state_spec(config.kv);
-    if let Some(draft) = draft {
-        draft.extend_state(&mut spec, hyper.hidden);
-    }
-    spec.slots = config.max_seqs;
-    spec.pages = spec
-        .classes
-        .iter()
-        .map(|r| config.max_seqs * PagePool::needed(*r, config.context + SLACK, config.step_rows))
-        .collect();
-    spec
-}
-
-fn plan_memory(decoder: &Decoder, draft: Option<&Draft>, spec: &StateSpec, config: &EngineConfig) -> Ledger {
-    let mut ledger = Ledger::default();
-    let (s, rows) = spec.slot_bytes();
-    ledger.add("weights", decoder.weights.n_bytes().0);
-    let pages = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
-    ledger.add("context pages", pages);
-    ledger.add("recurrent state", spec.slots * s);
-    ledger.add("recurrent window", spec.slots * rows);
-    let largest = bucket_for(config.step_rows).unwrap_or(512);
-    if spec.tap_width > 0 {
-        ledger.add("waiting taps", spec.slots * spec.tap_bytes());
-    }
-    let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
-    // Plans take turns with one set of buffers; a quarter more for int8 activations.
-    let most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
-    ledger.add("plan scratch", most + most / 4);
-    ledger
-}
-
-fn does_not_fit(
-    decoder: &Decoder,
-    draft: Option<&Draft>,
-    config: &EngineConfig,
-    ledger: &Ledger,
-    limit: usize,
-) -> String {
-    let lines: Vec<String> = ledger.lines.iter().map(|(what, n)| format!("{what} {}", human(*n))).collect();
-    let (needed, limit_text) = (human(ledger.total()), human(limit));
-    let text = format!("{needed} of memory are needed ({}) and {limit_text} are available", lines.join(", "));
-    let remedy = match Engine::context_that_fits(decoder, draft, config, limit) {
-        Some(fits) => format!("--ctx {fits} would fit"),
-        None => "no context would fit; use a smaller or more strongly quantised model".into(),
-    };
-    format!("{text}; {remedy}")
 }

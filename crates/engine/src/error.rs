@@ -28,9 +28,22 @@ pub enum EngineError {
     Memory(String),
     /// The sequence is over, the others are not: step on.
     #[error(
-        "no token can be chosen at position {position}: all logits are NaN or infinite; the file may be damaged, or a bias forbids every token"
+        "no token can be chosen at position {position}: all logits are NaN or infinite; the file may be damaged, or bias and constraint forbid every token"
     )]
     Logits { seq: SeqId, position: u32 },
+    /// The sequence is over, the others are not: step on.
+    #[error("the constraint refused token {token} at position {position}, which its own mask had allowed")]
+    Constraint { seq: SeqId, position: u32, token: u32 },
+}
+
+impl EngineError {
+    /// The sequence that alone is over; `None` where the engine is, or nothing.
+    pub fn failed_sequence(&self) -> Option<SeqId> {
+        match self {
+            EngineError::Logits { seq, .. } | EngineError::Constraint { seq, .. } => Some(*seq),
+            _ => None,
+        }
+    }
 }
 
 pub type Result<T, E = EngineError> = std::result::Result<T, E>;

@@ -1,24 +1,35 @@
 //! Sequences, pages, memory, sampling and the step that moves them on. Knows no HTTP and no kernel.
 
+mod clock;
+mod constraint;
 mod engine;
 mod error;
+mod footprint;
 mod ledger;
+mod logprobs;
+mod memory;
 pub mod noise;
-mod pages;
+mod options;
 mod plans;
 mod propose;
 mod request;
 mod round;
 pub mod sampling;
+mod schedule;
 mod sequence;
 pub mod spec;
 mod stats;
 mod stop;
 
-pub use engine::{Engine, EngineConfig, Event, Events, Origin, Witness, plan_state};
+pub use clock::{Clock, SystemClock};
+pub use constraint::Constraint;
+pub use engine::{Engine, EngineConfig, Event, Events, Origin, Witness};
 pub use error::{EngineError, Result};
+pub use footprint::plan_state;
 pub use ledger::{Ledger, available_memory, human};
-pub use request::{Finish, Request, SeqId};
+pub use logprobs::{Logprobs, MAX_TOP};
+pub use options::{Options, Speculative};
+pub use request::{Bounds, Finish, Request, SeqId};
 pub use sampling::Sampling;
-pub use stats::{Phases, Stats};
+pub use stats::{Phases, Plain, Stats};
 pub use stop::TextStream;

@@ -7,6 +7,8 @@ use crate::error::Result;
 
 /// Rows of a step that can have logits: a vocabulary of 250 000 takes 1 MB a row.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
+/// Rows of a step that has both trees and prompts. Of a 27B hybrid's every row, 5 MB are kept for a commit.
+pub(crate) const MIXED_ROWS: usize = 128;
 /// Candidates a draft offers per position. The 64 heaviest paths of a tree hardly ever use a token past the 16th.
 pub(crate) const CANDIDATES: usize = 16;
 
@@ -15,6 +17,8 @@ pub(crate) const CANDIDATES: usize = 16;
 pub(crate) enum Use {
     /// Rows of prompts, and of sequences that write beside them: every row is sure, and enters the draft's context.
     Read,
+    /// As [`Self::Read`], with trees below what is written.
+    Mixed,
     /// Rows of sequences that write: roots and drafted trees.
     Write,
     /// Waiting taps enter the draft's context.
@@ -77,7 +81,11 @@ pub(crate) fn record(
         bucket,
         logit_rows: bucket.min(MAX_LOGIT_ROWS),
         taps: &taps,
-        speculative: used == Use::Write && bucket > 1 && bucket <= MAX_LOGIT_ROWS,
+        speculative: match used {
+            Use::Write => bucket > 1 && bucket <= MAX_LOGIT_ROWS,
+            Use::Mixed => true,
+            _ => false,
+        },
     };
     match (used, draft) {
         (Use::Inject, Some(draft)) => (draft.record_injection(decoder, bucket), None),
@@ -86,7 +94,7 @@ pub(crate) fn record(
                 draft.record_block(bucket, options.logit_rows, decoder.hyper.vocab, CANDIDATES);
             (plan, Some(candidates))
         }
-        (Use::Read, Some(draft)) => (draft.record_reading(decoder, options), None),
+        (Use::Read | Use::Mixed, Some(draft)) => (draft.record_reading(decoder, options), None),
         _ => (decoder.record(options), None),
     }
 }

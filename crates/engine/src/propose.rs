@@ -13,6 +13,9 @@ use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
+use crate::spec::policy::Mode;
+use crate::spec::together::Together;
+use crate::stats::Plain;
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
 /// together, which costs it next to nothing.
@@ -21,32 +24,109 @@ const MAX_WAITING: usize = 16;
 const INJECT_ROWS: usize = 512;
 
 impl Engine {
-    /// Fills the tree of every sequence that writes. While a prompt is `reading`, trees stay roots: keeping a tree's
-    /// rows for a commit in every layer of a large plan would take gigabytes.
-    pub(crate) fn propose(&mut self, reading: bool) -> Result<()> {
-        let started = Instant::now();
+    /// Fills the tree of every sequence that writes, beside so many rows of prompts. In a step that cannot keep them,
+    /// trees stay roots.
+    pub(crate) fn propose(&mut self, used: Use, prompt_rows: usize) -> Result<()> {
+        let started = self.clock.now();
         let recorded = self.plans.n_ready();
-        self.beside = beside(&self.seqs);
+        let beside = beside(&self.seqs, prompt_rows);
         for (seq, round) in self.seqs.iter().zip(&mut self.rounds) {
             round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
             round.decision =
-                (!reading && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, self.beside));
+                (used != Use::Read && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, beside));
             round.forecast = Default::default();
+            round.plain = match round.decision {
+                _ if round.policy.mode() == Mode::Off => Plain::Off,
+                None if used == Use::Read => Plain::Reading,
+                None => Plain::Ending,
+                Some(decision) if decision.is_plain() => Plain::Unpromising,
+                Some(_) => Plain::Worthless,
+            };
         }
+        // A prompt that is over has logits too.
+        let others = self.seqs.iter().filter(|s| !s.is_paused).count();
+        let room = MAX_LOGIT_ROWS.saturating_sub(others);
         let mut drafting = std::mem::take(&mut self.chosen);
-        drafting.clear();
-        drafting.extend((0..self.seqs.len()).filter(|i| self.rounds[*i].decision.is_some_and(|d| d.forward)));
+        self.choose_drafting(&mut drafting, prompt_rows, room);
         let outcome = self.ask_draft(&drafting, started, recorded);
+        let n_drafting = drafting.len();
         self.chosen = drafting;
         outcome?;
         for round in
             self.rounds.iter_mut().filter(|r| r.decision.is_some_and(|d| !d.forward && !d.is_plain()))
         {
-            grow(round, Candidates::None, &self.cost, self.beside);
+            grow(round, Candidates::None);
         }
-        let writers = self.seqs.iter().filter(|s| !s.in_prompt()).count();
-        share_rows(&mut self.rounds, MAX_LOGIT_ROWS.saturating_sub(writers));
+        self.settle(prompt_rows, room, n_drafting);
         Ok(())
+    }
+
+    /// The sequences whose draft passes run: of those that ask for one as many as could pay, the most trusted first.
+    /// Those that insist always do.
+    fn choose_drafting(&mut self, drafting: &mut Vec<usize>, prompt_rows: usize, room: usize) {
+        drafting.clear();
+        let asks = |round: &Round| round.decision.is_some_and(|d| d.forward);
+        let rounds = &mut self.rounds;
+        drafting.extend((0..rounds.len()).filter(|i| asks(&rounds[*i])));
+        if drafting.iter().any(|i| rounds[*i].policy.mode() != Mode::Auto) {
+            return;
+        }
+        let depth = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts());
+        let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
+        let sure = Beside { rows: writers + prompt_rows, tokens: writers as f64, drafting: 0 };
+        let together = Together { cost: &self.cost, sure, draft_seconds: 0.0, rate: None, room };
+        let most = (1..=drafting.len()).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
+        if most < drafting.len() {
+            drafting.sort_by(|a, b| rounds[*b].policy.credit().total_cmp(&rounds[*a].policy.credit()));
+            let is_unaided = self.config.lookup;
+            for index in drafting.drain(most..) {
+                rounds[index].decision = rounds[index].decision.map(|d| d.without_forward(is_unaided));
+                rounds[index].plain = Plain::Unpromising;
+            }
+            drafting.sort_unstable();
+        }
+    }
+
+    /// Cuts the trees of all sequences to what is worth most to all of them.
+    fn settle(&mut self, prompt_rows: usize, room: usize, n_drafting: usize) {
+        let is_weighed =
+            |round: &Round| round.decision.is_some_and(|d| !d.is_fixed) && round.tree.n_drafts() > 0;
+        let (mut rows, mut tokens) = (prompt_rows, 0.0);
+        for (_, round) in self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
+            let fixed = if is_weighed(round) { Forecast::default() } else { round.forecast };
+            rows += 1 + fixed.drafts;
+            tokens += fixed.tokens.max(1.0);
+        }
+        let (mut rate, mut left) = (None::<f64>, room);
+        for round in &self.rounds {
+            if is_weighed(round) {
+                rate = rate.into_iter().chain(round.decision.and_then(|d| d.rate())).reduce(f64::max);
+            } else {
+                left = left.saturating_sub(round.tree.n_drafts());
+            }
+        }
+        let draft_seconds = if n_drafting > 0 { self.cost.draft_seconds_of(n_drafting) } else { None };
+        let draft_seconds = draft_seconds.unwrap_or(0.0);
+        let sure = Beside { rows, tokens, drafting: 0 };
+        let together = Together { cost: &self.cost, sure, draft_seconds, rate, room: left };
+        let rounds = &self.rounds;
+        let counts = together.best_counts(rounds.len(), |tree, n| {
+            let round = &rounds[tree];
+            let node = round.tree.nodes().get(n + 1).filter(|_| is_weighed(round));
+            node.map(|node| node.log_weight)
+        });
+        for (round, count) in self.rounds.iter_mut().zip(counts) {
+            if is_weighed(round) {
+                round.tree.truncate(count as usize + 1);
+                round.forecast = Forecast::of(&round.tree);
+            }
+        }
+        share_rows(&mut self.rounds, room);
+        self.step_sum = Beside { rows: prompt_rows, tokens: 0.0, drafting: n_drafting };
+        for (_, round) in self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
+            self.step_sum.rows += 1 + round.tree.n_drafts();
+            self.step_sum.tokens += round.forecast.tokens.max(1.0);
+        }
     }
 
     /// Passes of the draft for the sequences that ask for one, and the trees that come of them.
@@ -64,11 +144,11 @@ impl Engine {
                 let n = depths.iter_mut().zip(mine.chunks(k).take(drafts_left(seq)));
                 let n = n.map(|(depth, candidates)| *depth = candidates).count();
                 let candidates = Candidates::Depths(&depths[..n]);
-                grow(&mut self.rounds[*index], candidates, &self.cost, self.beside);
+                grow(&mut self.rounds[*index], candidates);
             }
         }
         if !drafting.is_empty() && self.plans.n_ready() == recorded {
-            self.cost.learn_draft(started.elapsed().as_secs_f64());
+            self.cost.learn_drafts(drafting.len(), (self.clock.now() - started).as_secs_f64());
         }
         Ok(())
     }
@@ -117,9 +197,7 @@ impl Engine {
         self.step.clear();
         for index in batch {
             let seq = &mut self.seqs[*index];
-            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-                pool.extend(table, seq.committed + block);
-            }
+            self.memory.extend(&mut seq.tables, seq.committed + block);
             let tables = seq.tables.iter().map(|t| t.pages.as_slice());
             let s = self.step.add_seq(seq.slot, seq.committed as u32, block as u32, 0, tables);
             let mut parent = self.step.push(s, seq.tokens[seq.committed], NO_PARENT);
@@ -155,24 +233,24 @@ fn share_rows(rounds: &mut [Round], room: usize) {
     }
     for (round, kept) in rounds.iter_mut().zip(kept) {
         round.tree.truncate(kept);
-        let weights = round.tree.nodes()[1..].iter().map(|n| (n.log_weight as f64).exp());
-        round.forecast = Forecast { drafts: kept - 1, tokens: 1.0 + weights.sum::<f64>() };
+        round.forecast = Forecast::of(&round.tree);
     }
 }
 
 /// How deep a draft is still of use: the target's own token always comes on top, and nothing is written past the end.
 fn drafts_left(seq: &Sequence) -> usize {
-    if seq.in_prompt() { 0 } else { (seq.limit - seq.tokens.len()).saturating_sub(1).min(MAX_DRAFT_DEPTH) }
+    let left = (seq.limit - seq.tokens.len()).saturating_sub(1).min(MAX_DRAFT_DEPTH);
+    if seq.is_writing() { left } else { 0 }
 }
 
-/// What a sequence finds beside itself in the step: at least a row of each other one that writes.
-fn beside(seqs: &[Sequence]) -> Beside {
-    let others = seqs.iter().filter(|s| !s.in_prompt()).count().saturating_sub(1);
-    Beside { rows: others, tokens: others as f64 }
+/// What a sequence finds beside itself in the step: at least a row of each other one that writes, and of prompts.
+fn beside(seqs: &[Sequence], prompt_rows: usize) -> Beside {
+    let others = seqs.iter().filter(|s| s.is_writing()).count().saturating_sub(1);
+    Beside { rows: others + prompt_rows, tokens: others as f64, drafting: 0 }
 }
 
-fn grow(round: &mut Round, candidates: Candidates<'_>, cost: &crate::spec::cost::CostModel, beside: Beside) {
+fn grow(round: &mut Round, candidates: Candidates<'_>) {
     let Some(decision) = round.decision else { return };
     let input = ProposeInput { candidates, shape: decision.shape };
-    round.forecast = round.drafter.propose(&input, &decision.growth(cost, beside), &mut round.tree);
+    round.forecast = round.drafter.propose(&input, &decision.offer(), &mut round.tree);
 }

@@ -1,20 +1,21 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use std::time::Instant;
-
 use overdraft_plan::{NO_PARENT, grid_of};
 
 use crate::engine::{Engine, Event, Events, Origin, Witness};
 use crate::error::{EngineError, Result};
-use crate::plans::{Ready, Use};
+use crate::logprobs::logprobs;
+use crate::plans::{MIXED_ROWS, Ready, Use};
+use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
-use crate::spec::budget::Forecast;
+use crate::spec::budget::{Beside, Forecast};
 use crate::spec::drafter::Drafter;
-use crate::spec::policy::{Policy, Round as Decision};
+use crate::spec::gate::{Gate, Passage};
+use crate::spec::policy::{Mode, Policy, Round as Decision};
 use crate::spec::tree::TokenTree;
-use crate::stats::Phases;
+use crate::stats::{Phases, Plain};
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
 pub(crate) struct Round {
@@ -22,6 +23,8 @@ pub(crate) struct Round {
     pub(crate) policy: Policy,
     /// Of this round; `None` while prompts are read or when nothing more could be drafted.
     pub(crate) decision: Option<Decision>,
+    /// Why, if its tree is only a root.
+    pub(crate) plain: Plain,
     pub(crate) forecast: Forecast,
     pub(crate) tree: TokenTree,
     pub(crate) verdict: Verdict,
@@ -41,11 +44,11 @@ pub(crate) struct Part {
 }
 
 impl Engine {
-    /// One forward pass over the rows of all sequences, and what came of it. Writers go first; prompts share the
-    /// rows that are left, oldest first.
+    /// One forward pass over the rows of all sequences, and what came of it. All who write have their rows; prompts are
+    /// read in what `schedule` leaves them.
     ///
-    /// [`EngineError::Logits`] is the end of one sequence, and says of which: what the others wrote in that step comes
-    /// with the next.
+    /// An error that names a sequence ([`EngineError::failed_sequence`]) is the end of that one alone: what the others
+    /// wrote in that step comes with the next.
     pub fn step(&mut self) -> Result<Vec<Event>> {
         let mut events = Events::default();
         let outcome = self.step_into(&mut events);
@@ -68,21 +71,20 @@ impl Engine {
     }
 
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
-        let started = Instant::now();
-        let reading = self.seqs.iter().any(Sequence::in_prompt);
-        self.propose(reading)?;
-        let proposed = Instant::now();
-        self.fill_step(parts);
+        let started = self.clock.now();
+        let (used, prompt_rows) = self.choose_step();
+        self.propose(used, prompt_rows)?;
+        let proposed = self.clock.now();
+        self.fill_step(parts, used, prompt_rows);
         if parts.is_empty() {
             return Ok(());
         }
-        let used = if reading { Use::Read } else { Use::Write };
         let rows = self.step.n_rows();
         let recorded = self.plans.n_ready();
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
-        let verifying = Instant::now();
+        let verifying = self.clock.now();
         self.backend.run(plan.id, self.state, &self.step)?;
-        let verified = Instant::now();
+        let verified = self.clock.now();
         let mut failed = Vec::new();
         for part in parts.iter() {
             if let Err(failure) = self.accept(part, &plan, events) {
@@ -90,12 +92,14 @@ impl Engine {
                 self.failed.push_back(failure);
             }
         }
-        let accepted = Instant::now();
+        let accepted = self.clock.now();
         self.commit(parts, &plan);
-        if !reading && self.plans.n_ready() == recorded {
-            self.cost.learn_step(rows, verifying.elapsed().as_secs_f64());
+        if self.plans.n_ready() == recorded {
+            let seconds = (self.clock.now() - verifying).as_secs_f64();
+            let cost = if used == Use::Write { &mut self.cost } else { &mut self.reading_cost };
+            cost.learn_step(rows, seconds);
         }
-        let ended = Instant::now();
+        let ended = self.clock.now();
         let phases = Phases {
             propose: proposed - started,
             verify: verified - proposed,
@@ -118,43 +122,69 @@ impl Engine {
         self.failed.pop_front().map_or(Ok(()), Err)
     }
 
-    /// Lays the rows of the next step, each writer's drafted nodes behind its root.
-    fn fill_step(&mut self, parts: &mut Vec<Part>) {
+    /// What the next step is for, and rows of prompts in it at most.
+    fn choose_step(&mut self) -> (Use, usize) {
+        let count = |is: fn(&Sequence) -> bool| self.seqs.iter().filter(|s| is(s)).count();
+        let load = Load {
+            writers: count(Sequence::is_writing),
+            readers: count(Sequence::is_reading),
+            drafts: self.rounds.iter().any(|r| r.policy.mode() != Mode::Off),
+            token_gap: self.config.token_gap.map(|gap| gap.as_secs_f64()),
+            step_rows: self.config.step_rows,
+        };
+        schedule::choose(&load, &self.reading_cost)
+    }
+
+    /// Lays the rows of the next step: each writer's drafted nodes behind its root, then prompts.
+    fn fill_step(&mut self, parts: &mut Vec<Part>, used: Use, prompt_rows: usize) {
         self.step.clear();
         parts.clear();
-        let mut room = self.config.step_rows;
-        let n = self.seqs.len();
-        for (in_prompt, index) in (0..n).map(|i| (false, i)).chain((0..n).map(|i| (true, i))) {
-            let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
-            if seq.in_prompt() != in_prompt {
-                continue;
+        for index in 0..self.seqs.len() {
+            if self.seqs[index].is_writing() {
+                self.lay_rows(index, 1, parts);
             }
-            let sure = seq.next_rows(room.saturating_sub(tree.n_drafts()));
-            if sure == 0 {
-                continue;
-            }
-            let rows = sure + tree.n_drafts();
-            room -= rows;
-            for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-                pool.extend(table, seq.committed + rows);
-            }
-            let tables = seq.tables.iter().map(|t| t.pages.as_slice());
-            let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
-            let mut root_row = NO_PARENT;
-            for token in &seq.tokens[seq.committed..seq.committed + sure] {
-                root_row = self.step.push(s, *token, root_row);
-            }
-            let logits = self.step.logit_rows().len();
-            let complete = seq.committed + sure == seq.tokens.len();
-            if complete {
-                self.step.want_logits(root_row);
-            }
-            for node in &tree.nodes()[1..] {
-                let row = self.step.push(s, node.token, root_row + node.parent);
-                self.step.want_logits(row);
-            }
-            parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
         }
+        if prompt_rows == 0 {
+            return;
+        }
+        let most = if used == Use::Mixed { MIXED_ROWS } else { self.config.step_rows };
+        let budget = prompt_rows.min(most - self.step.n_rows());
+        let (mut left, mut rows) = std::mem::take(&mut self.prompt_rows);
+        left.clear();
+        left.extend(self.seqs.iter().filter(|s| s.is_reading()).map(Sequence::prompt_left));
+        schedule::share_prompt_rows(&left, budget, self.reading_turn, &mut rows);
+        self.reading_turn += 1;
+        let mut shares = rows.iter();
+        for index in 0..self.seqs.len() {
+            if self.seqs[index].is_reading()
+                && let Some(share) = shares.next().filter(|n| **n > 0)
+            {
+                self.lay_rows(index, *share, parts);
+            }
+        }
+        self.prompt_rows = (left, rows);
+    }
+
+    /// Lays `sure` rows of a sequence, and its tree.
+    fn lay_rows(&mut self, index: usize, sure: usize, parts: &mut Vec<Part>) {
+        let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
+        self.memory.extend(&mut seq.tables, seq.committed + sure + tree.n_drafts());
+        let tables = seq.tables.iter().map(|t| t.pages.as_slice());
+        let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
+        let mut root_row = NO_PARENT;
+        for token in &seq.tokens[seq.committed..seq.committed + sure] {
+            root_row = self.step.push(s, *token, root_row);
+        }
+        let logits = self.step.logit_rows().len();
+        let complete = seq.committed + sure == seq.tokens.len();
+        if complete {
+            self.step.want_logits(root_row);
+        }
+        for node in &tree.nodes()[1..] {
+            let row = self.step.push(s, node.token, root_row + node.parent);
+            self.step.want_logits(row);
+        }
+        parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
     }
 
     /// Draws the target's tokens down the sequence's tree and gives them out.
@@ -164,15 +194,24 @@ impl Engine {
         let Some(first) = part.logits else { return Ok(()) };
         let vocab = self.decoder.hyper.vocab;
         let all = self.backend.read(plan.id, plan.logits);
+        let mut gate = round.tree.gate().take();
         let tree = &round.tree;
-        walk(tree, &mut round.verdict, |node, _| {
+        let walked = walk(tree, &mut round.verdict, |node, _| {
             let logits = &all[(first + node as usize) * vocab..][..vocab];
             let position = seq.tokens.len() as u32;
-            let chosen = self.sampler.choose(logits, &seq.request.sampling, &seq.history, position);
+            let allowed = gate.as_mut().map(Gate::mask);
+            let sampling = &seq.request.sampling;
+            let chosen = self.sampler.choose_allowed(logits, allowed, sampling, &seq.history, position);
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
+            // What ends the text need not be known to the constraint.
+            let is_end = seq.request.stop_ids.contains(&token);
+            let passage = gate.as_mut().filter(|_| !is_end).map_or(Passage::GoesOn, |gate| gate.join(token));
+            if passage == Passage::Contradicted {
+                return Err(EngineError::Constraint { seq: seq.id, position, token });
+            }
             round.drafter.committed(token);
             let mut text = events.text();
-            let finish = seq.accept(token, &self.tokenizer, &mut text);
+            let finish = seq.accept(token, passage == Passage::IsOver, &self.tokenizer, &mut text);
             let origin = match tree.child(node, token) {
                 Some(_) => Origin::Accepted,
                 None if tree.n_children(node) > 0 => Origin::Corrected,
@@ -185,17 +224,27 @@ impl Engine {
                 origin,
                 fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits)),
                 logits: (self.config.witness == Witness::Logits).then(|| logits.to_vec()),
+                logprobs: seq.logprobs.map(|n| logprobs(logits, token, n)),
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))
-        })?;
+        });
+        *round.tree.gate() = gate;
+        walked?;
+        let tree = &round.tree;
         if !seq.in_prompt() {
-            seq.stats.count_round(tree, round.verdict.path.len());
+            seq.stats.count_round(tree, round.verdict.path.len(), round.plain);
         }
         if let Some(decision) = &round.decision {
             round.drafter.learn(tree, &round.verdict);
             let tokens = round.verdict.n_tokens();
-            round.policy.learn(decision, &round.forecast, tokens, &self.cost, self.beside);
+            let sum = self.step_sum;
+            let beside = Beside {
+                rows: sum.rows.saturating_sub(1 + round.forecast.drafts),
+                tokens: (sum.tokens - round.forecast.tokens.max(1.0)).max(0.0),
+                drafting: sum.drafting.saturating_sub(usize::from(decision.forward)),
+            };
+            round.policy.learn(decision, &round.forecast, tokens, &self.cost, beside);
         }
         Ok(())
     }
@@ -227,10 +276,14 @@ impl Engine {
         seq.committed += part.sure + round.verdict.path.len();
         if was_prompt {
             round.injected = seq.committed;
+            // Only what was read as a prompt: a backend may compute written rows by other kernels, and a hit must give
+            // the bits of reading.
+            let read = &seq.request.prompt[..seq.committed];
+            if let Some(to) = self.memory.keep(seq.cache_salt, read, seq.keep_at, &seq.tables) {
+                self.backend.copy_slot(self.state, seq.slot as usize, to as usize);
+            }
         }
-        for (pool, table) in self.pools.iter_mut().zip(&mut seq.tables) {
-            pool.trim(table, seq.committed);
-        }
+        self.memory.trim(&mut seq.tables, seq.committed);
     }
 }
 

@@ -138,10 +138,23 @@ impl Sampler {
         history: &History,
         position: u32,
     ) -> Option<u32> {
+        self.choose_allowed(logits, None, sampling, history, position)
+    }
+
+    /// [`Self::choose`] among the tokens whose bit is set in `allowed`: bit `t % 32` of word `t / 32`.
+    pub fn choose_allowed(
+        &mut self,
+        logits: &[f32],
+        allowed: Option<&[u32]>,
+        sampling: &Sampling,
+        history: &History,
+        position: u32,
+    ) -> Option<u32> {
         let mut logits = logits;
-        if !sampling.bias.is_empty() || sampling.has_penalties() {
+        if allowed.is_some() || !sampling.bias.is_empty() || sampling.has_penalties() {
             self.adjusted.clear();
             self.adjusted.extend_from_slice(logits);
+            allowed.iter().for_each(|mask| forbid(&mut self.adjusted, mask));
             adjust(&mut self.adjusted, sampling, history);
             logits = &self.adjusted;
         }
@@ -245,6 +258,21 @@ fn maximum(logits: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |max, l| larger(max, *l))
 }
 
+/// Leaves only what the mask allows.
+fn forbid(logits: &mut [f32], mask: &[u32]) {
+    let words = mask.iter().copied().chain(std::iter::repeat(0));
+    for (logits, word) in logits.chunks_mut(32).zip(words) {
+        if word == u32::MAX {
+            continue;
+        }
+        for (bit, l) in logits.iter_mut().enumerate() {
+            if word >> bit & 1 == 0 {
+                *l = f32::NEG_INFINITY;
+            }
+        }
+    }
+}
+
 /// Bias, then penalties.
 fn adjust(logits: &mut [f32], sampling: &Sampling, history: &History) {
     for (token, bias) in &sampling.bias {
@@ -319,6 +347,35 @@ mod tests {
         check(Sampling { min_p: 0.4, ..t1.clone() }, &[4.0 / 9.0, 3.0 / 9.0, 2.0 / 9.0, 0.0, 0.0], "min-p 0.4");
         check(Sampling { temperature: 0.5, ..t1 },
               &[0.16 / 0.2968, 0.09 / 0.2968, 0.04 / 0.2968, 0.0064 / 0.2968, 0.0004 / 0.2968], "temperature 0.5");
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_drawn() {
+        let logits: Vec<f32> = (0..70).map(|t| (t % 7) as f32).collect();
+        let allow = |tokens: &[u32]| {
+            let mut mask = vec![0u32; 3];
+            tokens.iter().for_each(|t| mask[*t as usize / 32] |= 1 << (t % 32));
+            mask
+        };
+        let hot = Sampling { temperature: 1.0, ..Default::default() };
+        let biased = Sampling { bias: vec![(6, f32::INFINITY), (1, 9.0)], ..Default::default() };
+        let cases: [(&[u32], &Sampling, Option<u32>); 6] = [
+            (&[0, 33, 69], &Sampling::default(), Some(69)),
+            (&[0, 33], &Sampling::default(), Some(33)),
+            (&[], &Sampling::default(), None),
+            (&[64], &hot, Some(64)),
+            (&[], &hot, None),
+            (&[1, 2], &biased, Some(1)),
+        ];
+        for (tokens, sampling, want) in cases {
+            let mask = allow(tokens);
+            let mut sampler = Sampler::default();
+            let got = sampler.choose_allowed(&logits, Some(&mask), sampling, &History::default(), 3);
+            assert_eq!(got, want, "{tokens:?}");
+        }
+        let short = allow(&[5]);
+        let got = Sampler::default().choose_allowed(&logits, Some(&short[..1]), &hot, &History::default(), 3);
+        assert_eq!(got, Some(5), "what a mask does not reach is not allowed");
     }
 
     #[test]

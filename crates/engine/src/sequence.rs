@@ -1,8 +1,6 @@
 //! A request on its way: its tokens, what is committed of them, its pages and its text.
 
-use overdraft_plan::PAGE;
-
-use crate::pages::PageTable;
+use crate::memory::PageTable;
 use crate::request::{Finish, Request, SeqId};
 use crate::sampling::History;
 use crate::stats::Stats;
@@ -19,11 +17,18 @@ pub(crate) struct Sequence {
     /// The grid at which the slot's recurrent state stands.
     pub(crate) stored_grid: u32,
     pub(crate) tables: Vec<PageTable>,
+    pub(crate) cache_salt: u64,
+    /// Positions of the prompt where reading pauses for its state to be kept; 0 is none.
+    pub(crate) keep_at: [usize; 2],
     pub(crate) history: History,
     pub(crate) text: TextStream,
     pub(crate) stats: Stats,
     /// Positions it may fill: the context, or less if it asked for less.
     pub(crate) limit: usize,
+    /// The most likely tokens that are named beside each chosen one; `None`: not even its own log-probability.
+    pub(crate) logprobs: Option<usize>,
+    /// Takes part in no step for now.
+    pub(crate) is_paused: bool,
 }
 
 impl Sequence {
@@ -31,25 +36,28 @@ impl Sequence {
         self.committed < self.request.prompt.len()
     }
 
-    /// How many rows the next step takes, given at most `room`: one when writing; of a prompt as many as fit,
-    /// ending at a multiple of [`PAGE`] positions or at the prompt's end, so that where chunks end never depends on
-    /// what else the step holds.
-    pub(crate) fn next_rows(&self, room: usize) -> usize {
-        if !self.in_prompt() {
-            return room.min(1);
-        }
-        let end = self.request.prompt.len();
-        if end - self.committed <= room {
-            return end - self.committed;
-        }
-        let reach = (self.committed + room) / PAGE * PAGE;
-        reach.saturating_sub(self.committed)
+    /// Has prompt to be read in the next step.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.in_prompt() && !self.is_paused
     }
 
-    /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence.
+    /// Has text to be written in the next step.
+    pub(crate) fn is_writing(&self) -> bool {
+        !self.in_prompt() && !self.is_paused
+    }
+
+    /// What is left of the prompt, up to where reading it pauses for its state to be kept.
+    pub(crate) fn prompt_left(&self) -> usize {
+        let pause = self.keep_at.iter().copied().filter(|at| *at > self.committed).min();
+        pause.unwrap_or(self.request.prompt.len()).saturating_sub(self.committed)
+    }
+
+    /// Takes a chosen token: appends the text it makes certain, and says whether it ends the sequence. `is_last`: nothing
+    /// may follow it.
     pub(crate) fn accept(
         &mut self,
         token: u32,
+        is_last: bool,
         tokenizer: &overdraft_formats::tokenizer::Tokenizer,
         text: &mut String,
     ) -> Option<Finish> {
@@ -65,6 +73,8 @@ impl Sequence {
         self.text.push(tokenizer, token, text);
         let finish = if self.text.is_stopped() {
             Some(Finish::StopString)
+        } else if is_last {
+            Some(Finish::Constraint)
         } else if self.stats.generated_tokens >= self.request.max_tokens {
             Some(Finish::MaxTokens)
         } else if self.tokens.len() >= self.limit {

@@ -32,10 +32,42 @@ impl Phases {
     }
 }
 
+/// Why a round drafted nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plain {
+    /// Nobody asked for it, or there is nothing to draft with.
+    Off,
+    /// Prompts had the step.
+    Reading,
+    /// The text is nearly over.
+    Ending,
+    /// It has not been worth it lately, or could not be at this load.
+    Unpromising,
+    /// What was drafted was not worth verifying.
+    Worthless,
+}
+
+impl Plain {
+    pub const ALL: [Plain; 5] =
+        [Plain::Off, Plain::Reading, Plain::Ending, Plain::Unpromising, Plain::Worthless];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Plain::Off => "off",
+            Plain::Reading => "reading",
+            Plain::Ending => "ending",
+            Plain::Unpromising => "unpromising",
+            Plain::Worthless => "worthless",
+        }
+    }
+}
+
 /// What a sequence cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stats {
     pub prompt_tokens: usize,
+    /// Of the prompt, found in the prefix cache and not read.
+    pub cached_tokens: usize,
     pub generated_tokens: usize,
     /// Wall time of the steps that read the prompt, and of those that wrote.
     pub prompt_time: Duration,
@@ -44,6 +76,10 @@ pub struct Stats {
     pub phases: Phases,
     /// Steps that wrote.
     pub rounds: usize,
+    /// Of those, rounds that verified a chain and a tree; then those that drafted nothing, by [`Plain`].
+    pub chains: usize,
+    pub trees: usize,
+    pub plain: [usize; Plain::ALL.len()],
     /// Nodes proposed and accepted.
     pub drafted: usize,
     pub accepted: usize,
@@ -52,9 +88,14 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Counts a round that ended with `accepted` nodes of `tree`.
-    pub(crate) fn count_round(&mut self, tree: &TokenTree, accepted: usize) {
+    /// Counts a round that ended with `accepted` nodes of `tree`; `plain` says why if there were none.
+    pub(crate) fn count_round(&mut self, tree: &TokenTree, accepted: usize, plain: Plain) {
         self.rounds += 1;
+        match tree.n_drafts() {
+            0 => self.plain[plain as usize] += 1,
+            _ if tree.is_chain() => self.chains += 1,
+            _ => self.trees += 1,
+        }
         self.drafted += tree.n_drafts();
         self.accepted += accepted;
         let deepest = tree.nodes().iter().map(|n| n.depth as usize).max().unwrap_or(0);
@@ -67,11 +108,15 @@ impl Stats {
     /// Adds another sequence's figures.
     pub fn add(&mut self, other: &Self) {
         self.prompt_tokens += other.prompt_tokens;
+        self.cached_tokens += other.cached_tokens;
         self.generated_tokens += other.generated_tokens;
         self.prompt_time += other.prompt_time;
         self.generation_time += other.generation_time;
         self.phases.add(&other.phases);
         self.rounds += other.rounds;
+        self.chains += other.chains;
+        self.trees += other.trees;
+        self.plain.iter_mut().zip(other.plain).for_each(|(mine, theirs)| *mine += theirs);
         self.drafted += other.drafted;
         self.accepted += other.accepted;
         for (mine, theirs) in self.by_depth.iter_mut().zip(other.by_depth) {
@@ -85,7 +130,7 @@ impl Stats {
     }
 
     pub fn prompt_rate(&self) -> f64 {
-        rate(self.prompt_tokens, self.prompt_time)
+        rate(self.prompt_tokens - self.cached_tokens, self.prompt_time)
     }
 
     /// The first token comes with the prompt's last step, so it is not counted.

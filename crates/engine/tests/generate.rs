@@ -228,6 +228,23 @@ fn memory_that_is_not_there_is_named_with_what_would_fit() {
 }
 
 #[test]
+fn sequences_share_the_context_memory_they_were_given() {
+    let whole = EngineConfig { context: 512, max_seqs: 8, ..Default::default() };
+    let line = |e: &Engine| e.ledger().lines.iter().find(|l| l.0 == "context pages").unwrap().1;
+    let bytes = line(&demo(whole).unwrap()) / 4;
+    let mut engine = demo(EngineConfig { kv_bytes: Some(bytes), ..whole }).unwrap();
+    assert!(line(&engine) <= bytes);
+    let long = Request { prompt: vec![5; 400], ..request(&engine, PROMPTS[0], 100) };
+    let admitted = (0..8).map_while(|_| engine.admit(long.clone()).ok()).count();
+    assert_eq!(admitted, 2, "two whole contexts fit");
+    assert!(matches!(engine.admit(long), Err(EngineError::NoPages { .. })));
+    let Err(error) = demo(EngineConfig { kv_bytes: Some(bytes / 3), ..whole }) else {
+        panic!("less than one fits")
+    };
+    assert!(error.to_string().contains("--kv-memory"), "{error}");
+}
+
+#[test]
 fn pages_that_a_window_gives_back_and_takes_again_hold_the_right_rows() {
     let checkpoint = Checkpoint::open(&repository("tests/fixtures/gpt_oss")).unwrap();
     // The fixture has no tokenizer; any serves to turn ids below its 384 into text.

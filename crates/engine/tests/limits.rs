@@ -2,23 +2,13 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::repository;
-use overdraft_cpu::Cpu;
+use common::{DemoPair, demo_pair};
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Finish, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
-use overdraft_models::{Checkpoint, Decoder, Draft};
 
 fn demo(config: EngineConfig) -> Engine {
-    let checkpoint = Checkpoint::open(&repository("models/pycoder-q4_k_m.gguf")).unwrap();
-    let tokenizer = Arc::new(checkpoint.tokenizer().unwrap());
-    let mut decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
-    let draft = Checkpoint::open(&repository("models/pycoder-dflash-q8_0.gguf")).unwrap();
-    let draft = Draft::load(&draft, &mut decoder).unwrap();
-    let config = EngineConfig { witness: Witness::Fingerprints, ..config };
-    Engine::new(decoder, Some(draft), tokenizer, Box::new(Cpu::new(2)), config).unwrap()
+    demo_pair(DemoPair::WithDraft, EngineConfig { witness: Witness::Fingerprints, ..config })
 }
 
 #[derive(Debug, PartialEq)]

@@ -5,6 +5,7 @@
 //! the file and the key or tensor, in bounded time and memory.
 
 pub mod bytes;
+pub mod chat;
 pub mod error;
 pub mod gguf;
 pub mod hf_config;

@@ -47,6 +47,9 @@ pub trait Backend: Send {
     /// Clears a slot's recurrent state for a new sequence. Pages need no clearing: nothing reads what it did not write.
     fn reset_slot(&mut self, state: StateId, slot: usize);
 
+    /// Copies all that slot `from` keeps beside pages to slot `to`: what a prefix is continued from.
+    fn copy_slot(&mut self, state: StateId, from: usize, to: usize);
+
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError>;
 
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError>;

@@ -98,6 +98,23 @@ impl Queue {
         check("cuMemsetD8Async", result)
     }
 
+    /// Copies `len` bytes of a buffer to another place in it that they do not reach into.
+    pub(crate) fn copy_within(
+        &self,
+        buffer: &DeviceBuffer,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<()> {
+        assert!(from.max(to) + len <= buffer.len() && from.abs_diff(to) >= len, "{len} from {from} to {to}");
+        if len == 0 {
+            return Ok(());
+        }
+        let (from, to) = (buffer.ptr() + from as u64, buffer.ptr() + to as u64);
+        // SAFETY: both ranges are in bounds and apart (asserted), and the buffer outlives the queue's work.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len, self.stream) })
+    }
+
     /// Pageable memory to the device, and waits: for loading.
     pub(crate) fn send_bytes(&self, bytes: &[u8], to: &DeviceBuffer, at: usize) -> Result<()> {
         assert!(at + bytes.len() <= to.len(), "{} at {at} of {}", bytes.len(), to.len());

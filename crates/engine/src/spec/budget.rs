@@ -11,6 +11,8 @@ const UNMEASURED_DRAFTS: usize = 3;
 pub struct Beside {
     pub rows: usize,
     pub tokens: f64,
+    /// Others whose draft passes ran along.
+    pub drafting: usize,
 }
 
 /// Where a tree stops growing.
@@ -19,6 +21,8 @@ pub enum Growth<'a> {
     /// So many drafted nodes, whatever they are worth.
     Fixed(usize),
     Worth(Worth<'a>),
+    /// So many at most, heaviest first: others of the step have a say in how many stay.
+    Offer(usize),
 }
 
 /// Grow while it pays.
@@ -44,11 +48,19 @@ pub struct Forecast {
     pub tokens: f64,
 }
 
+impl Forecast {
+    /// Of a tree that is verified as it is.
+    pub fn of(tree: &TokenTree) -> Self {
+        let caught: f64 = tree.nodes()[1..].iter().map(|n| weight(n.log_weight)).sum();
+        Self { drafts: tree.n_drafts(), tokens: 1.0 + caught }
+    }
+}
+
 impl Growth<'_> {
     /// Drafted nodes that a drafter should offer. More are cut, fewer may miss the best count.
     pub fn limit(&self) -> usize {
         match self {
-            Growth::Fixed(n) => *n,
+            Growth::Fixed(n) | Growth::Offer(n) => *n,
             Growth::Worth(worth) => worth.limit,
         }
         .min(MAX_DRAFTS)
@@ -59,9 +71,13 @@ impl Growth<'_> {
     pub fn settle(&self, tree: &mut TokenTree) -> Forecast {
         let forecast = match self {
             Growth::Fixed(n) => {
-                let drafts = tree.n_drafts().min(*n);
-                let caught: f64 = tree.nodes()[1..=drafts].iter().map(|n| weight(n.log_weight)).sum();
-                Forecast { drafts, tokens: 1.0 + caught }
+                tree.truncate(n.saturating_add(1));
+                Forecast::of(tree)
+            }
+            Growth::Offer(n) => {
+                tree.sort_by_weight();
+                tree.truncate(n.saturating_add(1));
+                Forecast::of(tree)
             }
             Growth::Worth(worth) => {
                 tree.sort_by_weight();
@@ -193,7 +209,7 @@ mod tests {
     fn others_in_the_step_make_rows_dearer_and_the_draft_cheaper() {
         // 16 sequences already fill the cheap rows; a bucket more costs half as much again.
         let cost = costs(&[(1, 1.0), (16, 1.1), (24, 1.6), (64, 4.0)]);
-        let beside = Beside { rows: 15, tokens: 15.0 };
+        let beside = Beside { rows: 15, tokens: 15.0, ..Default::default() };
         let alone = Growth::Worth(worth(&cost)).settle(&mut chain(0.8, 15));
         let crowded = Growth::Worth(Worth { beside, ..worth(&cost) }).settle(&mut chain(0.8, 15));
         assert_eq!((alone.drafts, crowded.drafts), (15, 0));

@@ -15,6 +15,8 @@ const GUESSED_SLOPE: f64 = 1.0 / 8.0;
 /// step. (With rows guessed cheap and no such bound the first draft of a process took 40 rows at seven times the cost
 /// of one; code that replays at 1.45 of plain speed with known costs then replayed at 0.99.)
 const GUESSED_ROWS: usize = 8;
+/// Sequences alive at once at most.
+const MAX_DRAFTING: usize = 64;
 /// First line of the remembered form; another version is not read.
 const HEADER: &str = "overdraft step costs 1";
 /// No step takes an hour; whatever says so is damaged.
@@ -69,7 +71,8 @@ pub struct CostModel {
     padding: Padding,
     /// By row count, ascending.
     steps: Vec<(usize, Times)>,
-    draft: Times,
+    /// By sequences that a round's draft passes were for, ascending.
+    drafts: Vec<(usize, Times)>,
     /// (rows, seconds, weight): medians made non-decreasing in rows.
     curve: Vec<(f64, f64, f64)>,
 }
@@ -86,8 +89,17 @@ impl CostModel {
 
     /// A draft pass took so long.
     pub fn learn_draft(&mut self, seconds: f64) {
-        if is_time(seconds) {
-            self.draft.add(seconds);
+        self.learn_drafts(1, seconds);
+    }
+
+    /// A round's draft passes for `n` sequences took so long.
+    pub fn learn_drafts(&mut self, n: usize, seconds: f64) {
+        if is_time(seconds) && (1..=MAX_DRAFTING).contains(&n) {
+            let at = self.drafts.binary_search_by_key(&n, |d| d.0).unwrap_or_else(|at| {
+                self.drafts.insert(at, (n, Times::default()));
+                at
+            });
+            self.drafts[at].1.add(seconds);
         }
     }
 
@@ -171,13 +183,32 @@ impl CostModel {
         })
     }
 
+    /// Seconds that a step takes at most: beyond the largest measured count in proportion to its rows, which is too much
+    /// for whatever is shared between them.
+    pub fn most_seconds(&self, rows: usize) -> Option<f64> {
+        let last = self.curve.last()?;
+        let padded = self.padded(rows)? as f64;
+        if padded > last.0 { Some(last.1 * padded / last.0) } else { self.step_seconds(rows) }
+    }
+
     /// Rows up to which estimates can be relied on.
     pub fn known_rows(&self) -> usize {
         self.curve.last().map_or(1, |p| GUESSED_ROWS.max(2 * p.0 as usize))
     }
 
     pub fn draft_seconds(&self) -> Option<f64> {
-        self.draft.median(None)
+        self.draft_seconds_of(1)
+    }
+
+    /// Seconds of a round's draft passes for `n` sequences; in proportion to the nearest count that was measured.
+    pub fn draft_seconds_of(&self, n: usize) -> Option<f64> {
+        let (measured, times) = self.drafts.iter().min_by_key(|d| d.0.abs_diff(n))?;
+        Some(times.median(None)? * n as f64 / *measured as f64)
+    }
+
+    /// One sequence's share of that; nothing before anything was measured.
+    pub fn draft_share(&self, n: usize) -> f64 {
+        self.draft_seconds_of(n).map_or(0.0, |seconds| seconds / n as f64)
     }
 
     /// The whole model as text, marked as of `owner` (machine and model).
@@ -188,8 +219,10 @@ impl CostModel {
                 let _ = writeln!(text, "step {rows} {seconds:e}");
             }
         }
-        if let Some(seconds) = self.draft.median(None) {
-            let _ = writeln!(text, "draft {seconds:e}");
+        for (n, times) in &self.drafts {
+            if let Some(seconds) = times.median(None) {
+                let _ = writeln!(text, "draft {n} {seconds:e}");
+            }
         }
         text
     }
@@ -211,6 +244,11 @@ impl CostModel {
                     }
                 }
                 ["draft", seconds] => model.seed([], seconds.parse().ok()),
+                ["draft", n, seconds] => {
+                    if let (Ok(n), Ok(seconds)) = (n.parse(), seconds.parse()) {
+                        (0..SEEDED).for_each(|_| model.learn_drafts(n, seconds));
+                    }
+                }
                 _ => {}
             }
         }
@@ -218,9 +256,10 @@ impl CostModel {
     }
 }
 
-/// How many times the cost of `from` rows that of `to` is guessed to be.
+/// How many times the cost of `from` rows that of `to` is guessed to be. Of many rows one more cannot cost as much as one
+/// of them does on average; half of that is guessed, or sixteen streams would never find out that rows are cheap.
 fn guessed_growth(from: f64, to: f64) -> f64 {
-    1.0 + GUESSED_SLOPE * (to - from)
+    1.0 + GUESSED_SLOPE.min(0.5 / from) * (to - from)
 }
 
 fn is_time(seconds: f64) -> bool {
@@ -337,6 +376,9 @@ mod tests {
             "draft",
             "draft x",
             "draft -1",
+            "draft 0 1",
+            "draft 65 1",
+            "draft 2 -1",
             "\u{0}",
             "{\"a\":1}",
         ];

@@ -65,12 +65,27 @@ impl Round {
         self.limit == 0
     }
 
+    /// How far its tree may grow where the sequences of a step decide [together](super::together).
+    pub fn offer(&self) -> Growth<'static> {
+        if self.is_fixed { Growth::Fixed(self.limit) } else { Growth::Offer(self.limit) }
+    }
+
+    /// Tokens a second by which its time is worth.
+    pub fn rate(&self) -> Option<f64> {
+        self.rate
+    }
+
+    /// Goes without the draft's pass, as if it had not been asked for.
+    pub fn without_forward(self, is_unaided: bool) -> Self {
+        Self { forward: false, limit: if is_unaided { self.limit } else { 0 }, ..self }
+    }
+
     /// How far its tree may grow.
     pub fn growth<'a>(&self, cost: &'a CostModel, beside: Beside) -> Growth<'a> {
         if self.is_fixed {
             return Growth::Fixed(self.limit);
         }
-        let draft_seconds = if self.forward { cost.draft_seconds().unwrap_or(0.0) } else { 0.0 };
+        let draft_seconds = if self.forward { cost.draft_share(beside.drafting + 1) } else { 0.0 };
         Growth::Worth(Worth { cost, draft_seconds, beside, rate: self.rate, limit: self.limit })
     }
 }
@@ -144,6 +159,11 @@ impl Policy {
         self.beginning(self.standing())
     }
 
+    /// How much it has saved up, or lost, in plain steps: who is to draft where not all can.
+    pub fn credit(&self) -> f64 {
+        self.foreseen
+    }
+
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -178,7 +198,7 @@ impl Policy {
     ) {
         self.written += tokens;
         let rows = beside.rows + 1 + forecast.drafts;
-        let draft_seconds = if round.forward { cost.draft_seconds().unwrap_or(0.0) } else { 0.0 };
+        let draft_seconds = if round.forward { cost.draft_share(beside.drafting + 1) } else { 0.0 };
         let (Some(plain_step), Some(step)) = (cost.step_seconds(beside.rows + 1), cost.step_seconds(rows))
         else {
             return;
@@ -191,7 +211,8 @@ impl Policy {
             self.plain_left = self.plain_left.saturating_sub(tokens);
             return;
         }
-        let gain = |tokens: f64| with_others(tokens) / with_others(1.0) - seconds / plain_step;
+        // In tokens of the whole step: a stream among many may lose its own share and no more.
+        let gain = |tokens: f64| with_others(tokens) - with_others(1.0) * seconds / plain_step;
         self.foreseen = (self.foreseen + gain(forecast.tokens)).min(FORESEEN_CREDIT);
         self.account = (self.account + gain(tokens as f64)).min(MAX_CREDIT);
         if self.account >= EARNED {
@@ -403,7 +424,9 @@ mod tests {
         // 15 others fill the rows that were free: whatever is drafted now costs a larger bucket.
         let cost = seeded(&[(1, 1.0), (16, 1.1), (24, 1.7), (32, 2.3), (64, 4.6)], 0.3);
         let quality = Forecast { drafts: 7, tokens: 3.0 };
-        for (beside, stays) in [(Beside::default(), true), (Beside { rows: 15, tokens: 15.0 }, false)] {
+        for (beside, stays) in
+            [(Beside::default(), true), (Beside { rows: 15, tokens: 15.0, drafting: 0 }, false)]
+        {
             let mut policy = auto();
             for _ in 0..3 {
                 let round = policy.decide(&cost, beside);

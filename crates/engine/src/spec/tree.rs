@@ -3,6 +3,9 @@
 
 use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
 
+use super::gate::Gate;
+use crate::options::Speculative;
+
 /// Drafted nodes of a tree at most: with the root they fill the largest bucket of rows that has logits.
 pub const MAX_DRAFTS: usize = 63;
 
@@ -31,17 +34,42 @@ pub struct Node {
 ///
 /// The tree refuses whatever a step would refuse (an id outside the vocabulary, a path too deep, too many rows), so
 /// no drafter needs to know these rules. Storage is kept from round to round.
-#[derive(Clone, Debug)]
 pub struct TokenTree {
     nodes: Vec<Node>,
     vocab: u32,
+    max_depth: u32,
+    max_drafts: usize,
+    /// Refuses what a constraint does not allow.
+    gate: Option<Gate>,
 }
 
 impl TokenTree {
     pub fn new(vocab: u32) -> Self {
-        let mut tree = Self { nodes: Vec::with_capacity(MAX_DRAFTS + 1), vocab };
+        let nodes = Vec::with_capacity(MAX_DRAFTS + 1);
+        let mut tree =
+            Self { nodes, vocab, max_depth: MAX_DRAFT_DEPTH as u32, max_drafts: MAX_DRAFTS, gate: None };
         tree.clear(0);
         tree
+    }
+
+    /// A tree that holds no more than a request allows.
+    pub fn limited(self, speculative: Speculative) -> Self {
+        let (depth, nodes) = match speculative {
+            Speculative::Auto => (MAX_DRAFT_DEPTH, MAX_DRAFTS),
+            Speculative::Off => (0, 0),
+            Speculative::Limited { max_depth, max_nodes } => (max_depth, max_nodes),
+        };
+        Self { max_depth: depth.min(MAX_DRAFT_DEPTH) as u32, max_drafts: nodes.min(MAX_DRAFTS), ..self }
+    }
+
+    /// A tree that holds only what a constraint allows.
+    pub fn gated(self, gate: Option<Gate>) -> Self {
+        Self { gate, ..self }
+    }
+
+    /// The constraint, for the text itself.
+    pub(crate) fn gate(&mut self) -> &mut Option<Gate> {
+        &mut self.gate
     }
 
     /// Only a root.
@@ -75,9 +103,17 @@ impl TokenTree {
         if let Some(same) = self.child(parent, token) {
             return Some(same);
         }
-        let fits = token < self.vocab && above.depth < MAX_DRAFT_DEPTH as u32 && self.n_drafts() < MAX_DRAFTS;
+        let fits = token < self.vocab && above.depth < self.max_depth && self.n_drafts() < self.max_drafts;
         if !fits {
             return None;
+        }
+        if let Some(mut gate) = self.gate.take() {
+            let path = self.path_to(parent).map(|node| self.nodes[node as usize].token);
+            let is_allowed = gate.allows(path, token);
+            self.gate = Some(gate);
+            if !is_allowed {
+                return None;
+            }
         }
         self.nodes.push(Node {
             token,
@@ -116,6 +152,11 @@ impl TokenTree {
     #[allow(clippy::len_without_is_empty, reason = "there is always a root")]
     pub fn len(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// One child per node.
+    pub fn is_chain(&self) -> bool {
+        self.nodes.iter().enumerate().all(|(i, node)| node.depth as usize == i)
     }
 
     /// Nodes without the root.

@@ -65,6 +65,11 @@ pub struct ChatInput<'a> {
 /// What a request's own variables may not replace.
 const RESERVED: [&str; 5] = ["messages", "tools", "add_generation_prompt", "bos_token", "eos_token"];
 
+/// Whether a template variable of this name is the engine's to set.
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name)
+}
+
 impl ChatTemplate {
     /// `file` names the template's source in errors.
     pub fn parse(file: &str, source: &str) -> Result<Self> {
@@ -95,7 +100,7 @@ impl ChatTemplate {
 
     /// The variables a template sees. `documents` is always there, as in `transformers`.
     pub fn variables(&self, input: &ChatInput<'_>) -> Result<Json> {
-        if let Some(name) = RESERVED.iter().find(|name| input.extra.contains_key(**name)) {
+        if let Some(name) = input.extra.keys().find(|name| is_reserved(name)) {
             let problem = format!("`{name}` is set by the engine; it can't be given as a template variable");
             return Err(Error::invalid(&self.file, "chat template", problem));
         }

@@ -93,6 +93,13 @@ impl Tokenizer {
         self.is_special(id) || self.vocab.kind(id) == Some(Kind::Marker)
     }
 
+    /// Where `text` first spells a control token.
+    pub fn first_control(&self, text: &str) -> Option<std::ops::Range<usize>> {
+        let (raw, normalized) =
+            (self.raw_specials.first_control(text), self.normalized_specials.first_control(text));
+        raw.into_iter().chain(normalized).min_by_key(|found| found.start)
+    }
+
     /// Whether a generation ends with this token.
     pub fn is_end(&self, id: u32) -> bool {
         self.ends.binary_search(&id).is_ok()

@@ -105,6 +105,28 @@ impl SpecialFinder {
         })
     }
 
+    /// Where the first control token stands in `text`; of several at one place the shortest.
+    pub(super) fn first_control(&self, text: &str) -> Option<Range<usize>> {
+        let bytes = text.as_bytes();
+        bytes.iter().enumerate().find_map(|(at, &first)| match self.by_first[usize::from(first)] {
+            0 => None,
+            node => Some(at..self.control_end(node as usize, bytes, at + 1)?),
+        })
+    }
+
+    fn control_end(&self, mut node: usize, bytes: &[u8], mut end: usize) -> Option<usize> {
+        loop {
+            if self.entries.get(self.nodes[node].entry as usize).is_some_and(|entry| entry.is_control) {
+                return Some(end);
+            }
+            let children = children(&self.nodes, &self.nodes[node]);
+            let byte = bytes.get(end)?;
+            node =
+                children.start + self.nodes[children].binary_search_by_key(byte, |child| child.byte).ok()?;
+            end += 1;
+        }
+    }
+
     /// Follows `rest` down from `node`, where the first byte led.
     fn longest_at(&self, mut node: usize, rest: &[u8], specials: Specials) -> Option<&Entry> {
         let mut longest = None;

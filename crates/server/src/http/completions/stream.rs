@@ -1,0 +1,124 @@
+//! Chunks of completions, and the choices they share with whole ones.
+
+use std::sync::Arc;
+
+use overdraft_formats::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+use crate::http::chat::FINGERPRINT;
+use crate::http::chat::request::StreamOptions;
+use crate::http::chat::response::{Head, finish_reason, stop_reason};
+use crate::http::error::{ApiError, Shape};
+use crate::http::figures::Figures;
+use crate::http::logprobs;
+use crate::http::running::{End, Happening};
+use crate::http::sse::{Events, Writer};
+use crate::output::Piece;
+
+pub(crate) fn object(head: &Head, choices: Value) -> Value {
+    json!({
+        "id": head.id,
+        "object": "text_completion",
+        "created": head.created,
+        "model": head.model,
+        "system_fingerprint": FINGERPRINT,
+        "choices": choices,
+    })
+}
+
+pub(crate) fn choice(index: usize, text: &str, logprobs: Value, end: Option<&End>) -> Value {
+    json!({
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": end.map(finish_reason),
+        "stop_reason": end.map_or(Value::Null, stop_reason),
+    })
+}
+
+pub(crate) struct Chunks {
+    pub(crate) head: Head,
+    pub(crate) options: StreamOptions,
+    pub(crate) with_logprobs: bool,
+    pub(crate) with_origins: bool,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    /// What is echoed before each choice's first text.
+    pub(crate) echoes: Vec<Option<String>>,
+    /// Characters of each choice so far.
+    pub(crate) offsets: Vec<usize>,
+    pub(crate) n_ended: usize,
+}
+
+impl Chunks {
+    fn chunk(&self, choice: Value) -> Value {
+        let mut chunk = object(&self.head, json!([choice]));
+        if self.options.include_usage {
+            chunk["usage"] = Value::Null;
+        }
+        chunk
+    }
+}
+
+impl Writer for Chunks {
+    fn happened(&mut self, happening: Happening, figures: &Figures, out: &mut Events) {
+        match happening {
+            Happening::Started { choice: index } => {
+                if let Some(echo) = self.echoes[index].take() {
+                    out.data(&self.chunk(choice(index, &echo, Value::Null, None)));
+                }
+            }
+            Happening::More { choice: index, pieces, tokens } => {
+                let text: String = pieces.iter().filter_map(content).collect();
+                if text.is_empty() && !self.with_logprobs && !self.with_origins {
+                    return;
+                }
+                let of_tokens = match self.with_logprobs {
+                    true => logprobs::completion(&self.tokenizer, &tokens, &mut self.offsets[index]),
+                    false => Value::Null,
+                };
+                let mut choice = choice(index, &text, of_tokens, None);
+                if self.with_origins {
+                    choice["token_origins"] = logprobs::origins(&tokens).into();
+                }
+                let mut chunk = self.chunk(choice);
+                if self.options.continuous_usage {
+                    chunk["usage"] = figures.usage();
+                }
+                out.data(&chunk);
+            }
+            Happening::Ended { choice: index, end } => {
+                self.n_ended += 1;
+                let mut chunk = self.chunk(choice(index, "", Value::Null, Some(&end)));
+                if self.n_ended == self.echoes.len() && !self.options.include_usage {
+                    chunk["timings"] = figures.timings();
+                    chunk["metrics"] = figures.metrics();
+                }
+                out.data(&chunk);
+            }
+        }
+    }
+
+    fn end(&mut self, figures: &Figures, out: &mut Events) {
+        if self.options.include_usage {
+            let mut chunk = object(&self.head, json!([]));
+            chunk["usage"] = figures.usage();
+            chunk["timings"] = figures.timings();
+            chunk["metrics"] = figures.metrics();
+            out.data(&chunk);
+        }
+        out.done();
+    }
+
+    fn fail(&mut self, error: &ApiError, out: &mut Events) {
+        out.data(&error.body(Shape::OpenAi));
+        out.done();
+    }
+}
+
+/// Raw text is all content.
+fn content(piece: &Piece) -> Option<&str> {
+    match piece {
+        Piece::Content(text) => Some(text),
+        _ => None,
+    }
+}

@@ -1,0 +1,134 @@
+//! One log line and one count for each request, written when its answer has left, or when nobody waits for it any more.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Method, StatusCode};
+use serde_json::Value;
+
+use super::counts::Counts;
+use super::log::Log;
+use super::request_id::RequestId;
+
+/// What is known of a request so far. The line is written when the last one who holds it lets go.
+pub(crate) struct Journal {
+    log: Log,
+    counts: Arc<Counts>,
+    id: RequestId,
+    method: Method,
+    route: String,
+    began: Instant,
+    entry: Mutex<Entry>,
+}
+
+#[derive(Default)]
+struct Entry {
+    status: Option<StatusCode>,
+    /// The whole answer was handed over.
+    is_complete: bool,
+    pairs: Vec<(&'static str, Value)>,
+}
+
+impl Journal {
+    /// `route` is the router's pattern, never what a client wrote.
+    pub(crate) fn open(
+        log: Log,
+        counts: Arc<Counts>,
+        id: RequestId,
+        method: Method,
+        route: String,
+    ) -> Arc<Self> {
+        Arc::new(Self { log, counts, id, method, route, began: Instant::now(), entry: Mutex::default() })
+    }
+
+    fn entry(&self) -> MutexGuard<'_, Entry> {
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn status(&self, status: StatusCode) {
+        self.entry().status = Some(status);
+    }
+
+    /// Numbers and words of our own; nothing of what a client wrote.
+    pub(crate) fn note(&self, name: &'static str, value: impl Into<Value>) {
+        self.entry().pairs.push((name, value.into()));
+    }
+
+    pub(crate) fn id(&self) -> &RequestId {
+        &self.id
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        let seconds = self.began.elapsed().as_secs_f64();
+        let Entry { status, is_complete, pairs } = std::mem::take(&mut *self.entry());
+        self.counts.request(&self.method, &self.route, status, seconds);
+        // Probes come every second and say nothing new.
+        if matches!(self.route.as_str(), "/health" | "/live" | "/ready" | "/metrics")
+            && status == Some(StatusCode::OK)
+        {
+            return;
+        }
+        let mut line: Vec<(&str, Value)> = vec![
+            ("id", self.id.0.as_str().into()),
+            ("method", self.method.as_str().into()),
+            ("route", self.route.as_str().into()),
+            ("status", status.map(|s| s.as_u16()).into()),
+            ("ms", ((seconds * 1e6).round() / 1e3).into()),
+        ];
+        if !is_complete {
+            line.push(("left", true.into()));
+        }
+        line.extend(pairs);
+        self.log.line("request", &line);
+    }
+}
+
+/// A body that keeps its request's journal open.
+pub(crate) struct Journalled {
+    pub(crate) body: Body,
+    pub(crate) journal: Arc<Journal>,
+}
+
+impl HttpBody for Journalled {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.journal.entry().is_complete = true;
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let ended = self.body.is_end_stream();
+        if ended {
+            self.journal.entry().is_complete = true;
+        }
+        ended
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Journal {
+    pub(crate) fn figures(&self, figures: &super::figures::Figures) {
+        self.note("prompt_tokens", figures.prompt_tokens);
+        self.note("cached_tokens", figures.cached_tokens);
+        self.note("completion_tokens", figures.completion_tokens());
+        self.note("tokens_per_round", (figures.stats.tokens_per_round() * 100.0).round() / 100.0);
+        self.note("queue_ms", figures.timings.queued.as_millis() as u64);
+        self.note("first_token_ms", figures.timings.first_token.as_millis() as u64);
+    }
+}
