@@ -132,7 +132,9 @@ impl CostModel {
         self.curve.clear();
         let mut plain = None;
         for (rows, times) in &self.steps {
-            let guess = plain.map(|(first, seconds)| seconds * guessed_growth(first, *rows as f64));
+            // A dear guess: beside a single measurement the lower of the two counts.
+            let growth = |first: f64| 1.0 + GUESSED_SLOPE * (*rows as f64 - first);
+            let guess = plain.map(|(first, seconds)| seconds * growth(first));
             let Some(seconds) = times.median(guess) else { continue };
             plain.get_or_insert((*rows as f64, seconds));
             self.curve.push((*rows as f64, seconds, times.count() as f64));
