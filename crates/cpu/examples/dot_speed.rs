@@ -2,7 +2,8 @@
 //!
 //!     cargo run --release -p overdraft-cpu --example dot_speed [TYPE ...]
 //!
-//! The weights (64 MiB, or KIB from the environment) do not fit the caches, as in a real model; best of 25 passes.
+//! The weights (64 MiB, or KIB from the environment) do not fit the caches, as in a real model; best of 25 passes. Then,
+//! by turns: so many rows at once, as panels where those are thought worth it, against the same rows eight at a time.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
 use overdraft_cpu::linear::{Isa, QuantRows, WeightView, dot_tile, dot_tile_float, pack};
@@ -14,6 +15,8 @@ use std::time::Instant;
 const N_IN: usize = 2048;
 /// Weight rows a task takes at a time.
 const OUTS: usize = 64;
+/// The same in turns: two panels.
+const TURN_OUTS: usize = 96;
 
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).map(|a| a.to_uppercase()).collect();
@@ -42,7 +45,7 @@ fn main() {
 fn measure(dtype: DType, isa: Isa) {
     let row_bytes = dtype.row_bytes(N_IN).expect("2048 is a multiple of every block");
     let kib = std::env::var("KIB").ok().and_then(|k| k.parse().ok()).unwrap_or(64 << 10);
-    let n_out = ((kib << 10) / row_bytes / OUTS).max(1) * OUTS;
+    let n_out = ((kib << 10) / row_bytes / (3 * OUTS)).max(1) * 3 * OUTS;
     // Random codes under scales of zero: subnormal or infinite numbers would be slower than a real file's.
     let mut seed = 1u32;
     let mut weights: Vec<u8> = Vec::with_capacity(n_out * row_bytes);
@@ -76,7 +79,7 @@ fn measure(dtype: DType, isa: Isa) {
     let x: Vec<f32> = (0..256 * N_IN).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
     let mut quant = QuantRows::with_capacity(256, N_IN);
     quant.quantise(isa, &Pool::new(1), N_IN, &x);
-    let mut tile = vec![0.0; OUTS * 256];
+    let mut tile = vec![0.0; OUTS.max(TURN_OUTS) * 256];
     let mut seconds = |n_rows: usize| {
         // Short passes, many times: the machine may be shared.
         let n_out = (200_000_000 / (n_rows * N_IN) / OUTS * OUTS).clamp(OUTS, n_out);
@@ -99,4 +102,23 @@ fn measure(dtype: DType, isa: Isa) {
         print!(" {:.1} |", (n_rows * N_IN) as f64 / seconds / 1e9);
     }
     println!();
+    let Some(w) = packed.filter(|_| isa != Isa::SCALAR) else { return };
+    for n_rows in [16, 32, 64] {
+        let n_out = n_out.min(40 * TURN_OUTS);
+        let mut pass = |at_once: usize| {
+            let start = Instant::now();
+            for first in (0..n_out).step_by(TURN_OUTS) {
+                for row in (0..n_rows).step_by(at_once) {
+                    dot_tile(&w, first..first + TURN_OUTS, &quant, row..row + at_once, &mut tile);
+                }
+            }
+            start.elapsed().as_secs_f64()
+        };
+        let mut ratios: Vec<f64> = (0..25).map(|_| pass(8) / pass(n_rows)).collect();
+        ratios.sort_by(f64::total_cmp);
+        println!(
+            "{dtype} {isa}, {n_rows} rows at once: {:.2} times as fast as by eight ({:.2}..{:.2})",
+            ratios[12], ratios[6], ratios[18]
+        );
+    }
 }

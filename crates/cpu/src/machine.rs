@@ -159,12 +159,13 @@ mod x86 {
         let (a, b) = (black_box(_mm256_set1_epi8(3)), black_box(_mm256_set1_epi8(5)));
         let ones = black_box(_mm256_set1_epi16(1));
         let mut sums = [_mm256_setzero_si256(); CHAINS];
-        let mut a = [a; CHAINS];
+        // One factor for all chains: a factor each does not fit 16 registers, and made the peak 83 G/s of 100.
+        let mut a = a;
         for _ in 0..rounds {
-            for (sum, a) in sums.iter_mut().zip(&mut a) {
-                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(*a, b), ones);
+            for sum in &mut sums {
+                let products = _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones);
                 *sum = _mm256_add_epi32(*sum, products);
-                hide(a);
+                hide(&mut a);
             }
         }
         let all = sums.iter().fold(_mm256_setzero_si256(), |all, s| _mm256_add_epi32(all, *s));

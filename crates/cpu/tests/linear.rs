@@ -202,7 +202,10 @@ fn every_instruction_set_gives_the_same_bits() {
         let small = (dtype.block_len() <= 32).then_some(96);
         let odd = dtype.is_float().then_some(77);
         for n_in in [256, 512, 1280].into_iter().chain(small).chain(odd) {
-            for (n_out, n_rows) in [(1, 1), (16, 1), (19, 2), (35, 3), (16, 4), (33, 5), (20, 16), (23, 41)] {
+            let few = [(1, 1), (16, 1), (19, 2), (35, 3), (16, 4), (33, 5)];
+            // Around the rows and outputs of panels, and of their passes.
+            let many = [(20, 16), (23, 41), (64, 27), (69, 70)];
+            for (n_out, n_rows) in few.into_iter().chain(many) {
                 let case = Case::random(&mut random, dtype, n_in, n_out, n_rows);
                 let want = case.all(Isa::SCALAR);
                 for &isa in &isas {
@@ -261,7 +264,7 @@ fn any_bytes_are_weights() {
     let mut random = Random(4);
     for dtype in quantised().chain(floats()) {
         for fill in [None, Some(0x00), Some(0x80), Some(0xff), Some(0x7f)] {
-            let (n_in, n_out, n_rows) = (512, 18, 9);
+            let (n_in, n_out, n_rows) = (512, 18, 27);
             let n_bytes = dtype.row_bytes(n_in * n_out).expect("whole blocks");
             let weights = fill.map_or_else(|| random.bytes(n_bytes), |byte| vec![byte; n_bytes]);
             let mut x = random.floats(n_in * n_rows);
@@ -291,7 +294,7 @@ fn extreme_quants_do_not_saturate() {
     let n_in = 64;
     for (sign, want) in [(1.0, -128.0 * 127.0 * 64.0), (-1.0, 128.0 * 127.0 * 64.0)] {
         let block: Vec<u8> = half::f16::ONE.to_le_bytes().into_iter().chain([0x80; 32]).collect();
-        let case = Case::new(DType::Q8_0, n_in, 20, 9, block.repeat(40), vec![sign * 127.0; n_in * 9]);
+        let case = Case::new(DType::Q8_0, n_in, 20, 27, block.repeat(40), vec![sign * 127.0; n_in * 27]);
         for isa in Isa::available() {
             assert!(case.all(isa).iter().all(|&y| y == want), "{isa}, {sign}");
             assert!(

@@ -1,9 +1,10 @@
 //! AVX2 with FMA and F16C: 8 lanes.
 
-use super::codes::Codes;
 use super::format::Format;
-use super::kernel::{self, Job, Simd};
+use super::kernel::{self, Block, Job, Simd};
+use super::panel;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Stands for avx2, fma and f16c.
 #[derive(Clone, Copy)]
@@ -24,6 +25,16 @@ pub(crate) unsafe fn tile<F: Format>(job: Job<'_>) {
 unsafe fn block<F: Format, const R: usize, const V: usize>(job: &mut Job<'_>, row: usize, vector: usize) {
     // SAFETY: the caller's promise.
     unsafe { kernel::block::<Avx2, F, R, V>(job, row, vector) }
+}
+
+/// [`panel::columns`] compiled for this instruction set.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn columns<F: Format, const V: usize>(job: &mut Job<'_>, rows: Range<usize>, tile: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { panel::columns::<Avx2, F, V>(job, rows, tile) }
 }
 
 /// Steps whose products fit in 16 bits together, two products a place: `(2^bits - 1) * 127 * 2 * steps <= 32767`.
@@ -53,6 +64,11 @@ impl Simd for Avx2 {
         unsafe { _mm256_loadu_si256(p.cast()) }
     }
     #[inline(always)]
+    unsafe fn store_b(p: *mut u8, v: __m256i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(p.cast(), v) }
+    }
+    #[inline(always)]
     unsafe fn field(v: __m256i, from: u32, to: u32, width: u32) -> __m256i {
         // SAFETY: the caller's promise.
         unsafe {
@@ -75,6 +91,11 @@ impl Simd for Avx2 {
     unsafe fn splat_f(v: f32) -> __m256 {
         // SAFETY: the caller's promise.
         unsafe { _mm256_set1_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f(p: *const f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store_f(p: *mut f32, v: __m256) {
@@ -121,14 +142,14 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn dots<C: Codes, const R: usize, const V: usize>(
-        codes: [*const u8; V],
+    unsafe fn dots<B: Block, const R: usize, const V: usize>(
+        codes: [B; V],
         x: [*const i8; R],
         first: usize,
         n: usize,
         init: [__m256i; R],
     ) -> [[__m256i; V]; R] {
-        let run = steps_in_16_bits(C::BITS).min(n);
+        let run = steps_in_16_bits(B::BITS).min(n);
         // SAFETY: the caller's promise.
         unsafe {
             let ones = _mm256_set1_epi16(1);
@@ -141,12 +162,12 @@ impl Simd for Avx2 {
                 for step in run_start..run_start + run {
                     let mut w = [_mm256_setzero_si256(); V];
                     for v in 0..V {
-                        w[v] = C::step::<Self>(codes[v], step);
+                        w[v] = codes[v].step::<Self>(step);
                     }
                     for r in 0..R {
                         let x = _mm256_set1_epi32(x[r].add(4 * step).cast::<i32>().read_unaligned());
                         for v in 0..V {
-                            let products = if C::BITS == 8 {
+                            let products = if B::BITS == 8 {
                                 _mm256_maddubs_epi16(_mm256_abs_epi8(w[v]), _mm256_sign_epi8(x, w[v]))
                             } else {
                                 _mm256_maddubs_epi16(w[v], x)
@@ -183,5 +204,12 @@ impl Simd for Avx2 {
             }
         }
         kernel::power_of_two_up_to(job.rows.end - row, 4)
+    }
+
+    #[inline(always)]
+    unsafe fn panel<F: Format>(job: &mut Job<'_>, rows: Range<usize>, tiles: Range<usize>) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { columns::<F, 2>(job, rows, tiles.start) };
+        1
     }
 }

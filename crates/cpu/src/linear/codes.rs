@@ -18,12 +18,14 @@ pub(crate) const STEPS: usize = BLOCK / 4;
 pub(crate) const LINE: usize = 4 * OUTS;
 
 /// The codes of one type. Bytes of a line are `4 * row + element % 4`.
-pub(crate) trait Codes {
+pub(crate) trait Codes: Copy {
     /// What a kernel multiplies is below `1 << BITS`; 8 means the full range, unsigned with offset 128 or signed as the
     /// instruction set wants it.
     const BITS: u32;
     /// Lines of a block.
     const LINES: usize;
+    /// A step takes two instructions after its load at most, so few rows make up for decoding it again.
+    const CHEAP: bool;
 
     /// Lays the codes of one block of 16 rows into its lines. Full-range bytes become unsigned if `unsigned`.
     fn put(codes: &[[u8; BLOCK]; OUTS], lines: &mut [[u8; LINE]], unsigned: bool);
@@ -39,11 +41,13 @@ pub(crate) trait Codes {
 }
 
 /// Full-range bytes.
+#[derive(Clone, Copy)]
 pub(crate) struct Bytes;
 
 impl Codes for Bytes {
     const BITS: u32 = 8;
     const LINES: usize = STEPS;
+    const CHEAP: bool = true;
 
     #[inline(always)]
     fn put(codes: &[[u8; BLOCK]; OUTS], lines: &mut [[u8; LINE]], unsigned: bool) {
@@ -69,6 +73,7 @@ impl Codes for Bytes {
 }
 
 /// Small codes in planes: four bits, then two, then one, lowest first.
+#[derive(Clone, Copy)]
 pub(crate) struct Planes<const FOUR: bool, const TWO: bool, const ONE: bool>;
 
 /// A plane's part of a step: its line, the lowest bit there, the lowest bit of the code, and how many bits.
@@ -101,6 +106,7 @@ impl<const FOUR: bool, const TWO: bool, const ONE: bool> Planes<FOUR, TWO, ONE> 
 impl<const FOUR: bool, const TWO: bool, const ONE: bool> Codes for Planes<FOUR, TWO, ONE> {
     const BITS: u32 = (Self::FOURS + Self::TWOS) as u32 + ONE as u32;
     const LINES: usize = Self::FOURS + Self::TWOS + ONE as usize;
+    const CHEAP: bool = FOUR as u32 + TWO as u32 + ONE as u32 == 1;
 
     #[inline(always)]
     fn put(codes: &[[u8; BLOCK]; OUTS], lines: &mut [[u8; LINE]], _: bool) {
@@ -156,14 +162,16 @@ impl<const FOUR: bool, const TWO: bool, const ONE: bool> Codes for Planes<FOUR, 
 }
 
 /// Four-bit codes that stand for the values of a table.
+#[derive(Clone, Copy)]
 pub(crate) struct Table<T>(std::marker::PhantomData<T>);
 
-pub(crate) trait Values {
+pub(crate) trait Values: Copy {
     /// As of [`Codes`]: with fewer than 8, `1 << (BITS - 1)` is added to a value to make it unsigned.
     const BITS: u32;
     const VALUES: [i8; 16];
 }
 
+#[derive(Clone, Copy)]
 pub(crate) struct Iq4;
 impl Values for Iq4 {
     const BITS: u32 = 8;
@@ -171,6 +179,7 @@ impl Values for Iq4 {
 }
 
 /// Twice the values, which `mxfp4_scale` makes up for.
+#[derive(Clone, Copy)]
 pub(crate) struct Mxfp4;
 impl Values for Mxfp4 {
     const BITS: u32 = 5;
@@ -202,6 +211,7 @@ impl<T: Values> Table<T> {
 impl<T: Values> Codes for Table<T> {
     const BITS: u32 = T::BITS;
     const LINES: usize = Nibbles::LINES;
+    const CHEAP: bool = false;
 
     #[inline(always)]
     fn put(codes: &[[u8; BLOCK]; OUTS], lines: &mut [[u8; LINE]], unsigned: bool) {

@@ -20,6 +20,7 @@ mod kernel;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod packed;
+mod panel;
 mod scalar;
 mod vector;
 #[cfg(target_arch = "x86_64")]

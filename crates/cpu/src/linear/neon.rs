@@ -2,12 +2,13 @@
 //!
 //! Checked with `qemu-aarch64`, never run on real hardware: the bits are tested, the speed is not.
 
-use super::codes::Codes;
 use super::float::{self, FloatJob, FloatSimd, LANES, Weight};
 use super::format::Format;
-use super::kernel::{self, Job, Simd};
+use super::kernel::{self, Block, Job, Simd};
+use super::panel;
 use std::arch::aarch64::*;
 use std::arch::asm;
+use std::ops::Range;
 
 /// Stands for NEON and dotprod.
 #[derive(Clone, Copy)]
@@ -28,6 +29,16 @@ pub(crate) unsafe fn tile<F: Format>(job: Job<'_>) {
 unsafe fn block<F: Format, const R: usize, const V: usize>(job: &mut Job<'_>, row: usize, vector: usize) {
     // SAFETY: the caller's promise.
     unsafe { kernel::block::<Neon, F, R, V>(job, row, vector) }
+}
+
+/// [`panel::columns`] compiled for this instruction set.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn columns<F: Format, const V: usize>(job: &mut Job<'_>, rows: Range<usize>, tile: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { panel::columns::<Neon, F, V>(job, rows, tile) }
 }
 
 /// # Safety
@@ -98,6 +109,11 @@ impl Simd for Neon {
         unsafe { vld1q_u8(p) }
     }
     #[inline(always)]
+    unsafe fn store_b(p: *mut u8, v: uint8x16_t) {
+        // SAFETY: the caller's promise.
+        unsafe { vst1q_u8(p, v) }
+    }
+    #[inline(always)]
     unsafe fn field(v: uint8x16_t, from: u32, to: u32, width: u32) -> uint8x16_t {
         // SAFETY: the caller's promise.
         unsafe {
@@ -119,6 +135,11 @@ impl Simd for Neon {
     unsafe fn splat_f(v: f32) -> float32x4_t {
         // SAFETY: the caller's promise.
         unsafe { vdupq_n_f32(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f(p: *const f32) -> float32x4_t {
+        // SAFETY: the caller's promise.
+        unsafe { vld1q_f32(p) }
     }
     #[inline(always)]
     unsafe fn store_f(p: *mut f32, v: float32x4_t) {
@@ -165,8 +186,8 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
-    unsafe fn dots<C: Codes, const R: usize, const V: usize>(
-        codes: [*const u8; V],
+    unsafe fn dots<B: Block, const R: usize, const V: usize>(
+        codes: [B; V],
         x: [*const i8; R],
         first: usize,
         n: usize,
@@ -181,7 +202,7 @@ impl Simd for Neon {
             for step in first..first + n {
                 let mut w = [vdupq_n_s8(0); V];
                 for v in 0..V {
-                    w[v] = vreinterpretq_s8_u8(C::step::<Self>(codes[v], step));
+                    w[v] = vreinterpretq_s8_u8(codes[v].step::<Self>(step));
                 }
                 for r in 0..R {
                     let four = x[r].add(4 * step).cast::<i32>().read_unaligned();
@@ -209,6 +230,13 @@ impl Simd for Neon {
             }
         }
         kernel::power_of_two_up_to(job.rows.end - row, 4)
+    }
+
+    #[inline(always)]
+    unsafe fn panel<F: Format>(job: &mut Job<'_>, rows: Range<usize>, tiles: Range<usize>) -> usize {
+        // SAFETY: the caller's promise.
+        unsafe { columns::<F, 4>(job, rows, tiles.start) };
+        1
     }
 }
 

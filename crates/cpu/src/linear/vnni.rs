@@ -1,9 +1,10 @@
 //! AVX-512 with VNNI: 16 lanes, four products an instruction.
 
-use super::codes::Codes;
 use super::format::Format;
-use super::kernel::{self, Job, Simd};
+use super::kernel::{self, Block, Job, Simd};
+use super::panel;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Stands for avx512f, bw, vl and vnni, avx2, fma and f16c.
 #[derive(Clone, Copy)]
@@ -26,6 +27,16 @@ unsafe fn block<F: Format, const R: usize, const V: usize>(job: &mut Job<'_>, ro
     unsafe { kernel::block::<Vnni, F, R, V>(job, row, vector) }
 }
 
+/// [`panel::columns`] compiled for this instruction set.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn columns<F: Format, const V: usize>(job: &mut Job<'_>, rows: Range<usize>, tile: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { panel::columns::<Vnni, F, V>(job, rows, tile) }
+}
+
 impl Simd for Vnni {
     // `vpdpbusd` multiplies u8 by i8 and does not saturate.
     const UNSIGNED: bool = true;
@@ -39,6 +50,11 @@ impl Simd for Vnni {
     unsafe fn load_b(p: *const u8) -> __m512i {
         // SAFETY: the caller's promise.
         unsafe { _mm512_loadu_si512(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_b(p: *mut u8, v: __m512i) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_si512(p.cast(), v) }
     }
     #[inline(always)]
     unsafe fn field(v: __m512i, from: u32, to: u32, width: u32) -> __m512i {
@@ -63,6 +79,11 @@ impl Simd for Vnni {
     unsafe fn splat_f(v: f32) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe { _mm512_set1_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f(p: *const f32) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_ps(p) }
     }
     #[inline(always)]
     unsafe fn store_f(p: *mut f32, v: __m512) {
@@ -109,8 +130,8 @@ impl Simd for Vnni {
     }
 
     #[inline(always)]
-    unsafe fn dots<C: Codes, const R: usize, const V: usize>(
-        codes: [*const u8; V],
+    unsafe fn dots<B: Block, const R: usize, const V: usize>(
+        codes: [B; V],
         x: [*const i8; R],
         first: usize,
         n: usize,
@@ -125,7 +146,7 @@ impl Simd for Vnni {
             for step in first..first + n {
                 let mut w = [_mm512_setzero_si512(); V];
                 for v in 0..V {
-                    w[v] = C::step::<Self>(codes[v], step);
+                    w[v] = codes[v].step::<Self>(step);
                 }
                 for r in 0..R {
                     let x = _mm512_set1_epi32(x[r].add(4 * step).cast::<i32>().read_unaligned());
@@ -154,5 +175,20 @@ impl Simd for Vnni {
             }
         }
         kernel::power_of_two_up_to(job.rows.end - row, 8)
+    }
+
+    #[inline(always)]
+    unsafe fn panel<F: Format>(job: &mut Job<'_>, rows: Range<usize>, tiles: Range<usize>) -> usize {
+        // Three tiles have the fewest loads for their products and spill nothing; one alone has them for every product.
+        let n = if tiles.len() == 4 { 2 } else { tiles.len().min(3) };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match n {
+                1 => columns::<F, 1>(job, rows, tiles.start),
+                2 => columns::<F, 2>(job, rows, tiles.start),
+                _ => columns::<F, 3>(job, rows, tiles.start),
+            }
+        }
+        n
     }
 }
