@@ -26,7 +26,6 @@ const SOURCES: &[(&str, &str)] = sources![
     "linear_simple",
     "norm",
     "recurrent",
-    "recurrent_prepare",
     "route",
     "top_tokens",
 ];
@@ -44,6 +43,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear_scaled.cuh", include_str!("../kernels/linear_scaled.cuh")),
     ("linear_sums.cuh", include_str!("../kernels/linear_sums.cuh")),
     ("quant.cuh", include_str!("../kernels/quant.cuh")),
+    ("recurrent_rows.cuh", include_str!("../kernels/recurrent_rows.cuh")),
+    ("recurrent_state.cuh", include_str!("../kernels/recurrent_state.cuh")),
     ("step.cuh", include_str!("../kernels/step.cuh")),
 ];
 
