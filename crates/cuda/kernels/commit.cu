@@ -3,7 +3,7 @@
 
 struct KvLayer {
     void* kv;
-    u32 kv_heads, d, cls, is_f16;
+    u32 kv_heads, d, cls, type;
 };
 
 // accepted: [sequence, 1 + PATH]: how many rows after the sure ones, then those rows.
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) commit_kv(const __grid_constan
     const KvLayer l = p.layers[blockIdx.x];
     if (blockIdx.y >= 2 * l.kv_heads) return;
     for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
-        if (l.is_f16) compact((u16*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
+        if (l.type != F32_KV) compact((u16*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
         else compact((float*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
     }
 }

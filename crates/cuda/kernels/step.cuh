@@ -2,6 +2,10 @@
 #pragma once
 #include "common.cuh"
 
+// How keys and values are stored.
+#define F32_KV 0u
+#define F16_KV 1u
+#define BF16_KV 2u
 #define NO_PARENT 0xffffffffu
 #define PAGE 64u
 #define GRID 16u

@@ -9,6 +9,8 @@ macro_rules! sources {
 /// (module, text), each compiled by itself.
 const SOURCES: &[(&str, &str)] = sources![
     "attention",
+    "attention_bf16",
+    "attention_f16",
     "attention_prepare",
     "commit",
     "copies",
@@ -32,6 +34,8 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// (name as included, text).
 pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("attention_parts.cuh", include_str!("../kernels/attention_parts.cuh")),
+    ("attention_tiles.cuh", include_str!("../kernels/attention_tiles.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("dot.cuh", include_str!("../kernels/dot.cuh")),
     ("image.cuh", include_str!("../kernels/image.cuh")),
