@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) commit_recurrent(const __grid_
     if (blockIdx.y >= rows[0]) return;
     const u32 row = rows[1 + blockIdx.y];
     // Of two rows with one place in the convolution's ring the later must win.
-    keep_row(p.layers[blockIdx.x], p.step.seqs[blockIdx.z].slot, p.step.rows[row].pos, row, blockIdx.y + CONV_ROWS >= rows[0], 0, 1);
+    keep_row(p.layers[blockIdx.x], p.step.seqs[blockIdx.z].slot, p.step.rows[row].pos, row, blockIdx.y + CONV_ROWS >= rows[0]);
 }
 
 #define MAX_TAPS 16

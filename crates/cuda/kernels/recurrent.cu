@@ -52,40 +52,45 @@ __device__ __forceinline__ void add_earlier(const Head<FULL>& head, u32 t) {
         const float2 term = room.terms[t][j];
         const float4 delta = *(const float4*)&room.window_deltas[place][at];
         place = place + 1 == WINDOW_ROWS ? 0 : place + 1;
-        add_scaled(e, -term.x, delta);
-        add_scaled(o, term.y, delta);
+        add_scaled(o, term.x, delta);
+        add_scaled(e, -term.y, delta);
     }
 #pragma unroll 4
     for (u32 j = n_kept; j < n_before; j++) {
         const float2 term = room.terms[t][j];
         const float4 delta = head.load(head.delta_row(past_row(room.pasts[t][j])), head.value_dim());
-        add_scaled(e, -term.x, delta);
-        add_scaled(o, term.y, delta);
+        add_scaled(o, term.x, delta);
+        add_scaled(e, -term.y, delta);
     }
     *(float4*)&room.sums[t][0][at] = o;
     *(float4*)&room.sums[t][1][at] = e;
     if (p.mode & NORMS) *(float4*)&room.vectors[t][0][at] = gate;
 }
 
-// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A thread per column; what is left of the
-// rows moves down by one with every row, so that the loop stays rolled.
+// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A thread per column. Nothing is stored on
+// the way, so that what is read does not wait for it.
 __device__ __forceinline__ void solve(Room& room, u32 n_tile) {
     const u32 column = threadIdx.x, lane = column & 31;
     const u32 ancestors = lane < n_tile ? room.ancestors[lane] : 0;
     float e[TILE];
 #pragma unroll
     for (u32 t = 0; t < TILE; t++) e[t] = t < n_tile ? room.sums[t][1][column] : 0.0f;
-#pragma unroll 1
-    for (u32 j = 0; j < n_tile; j++) {
-        const float delta = room.beta[j] * e[0];
-        room.sums[j][1][column] = delta;
-        const u32 from_j = __ballot_sync(0xffffffffu, ancestors >> j & 1) >> (j + 1);
 #pragma unroll
-        for (u32 i = 0; i + 1 < TILE; i++) {
-            e[i] = e[i + 1];
-            if (from_j >> i & 1) e[i] = __fmaf_rn(-room.own_k[j][i], delta, e[i]);
-        }
+    for (u32 j = 0; j < TILE; j++) {
+        if (j >= n_tile) break;
+        e[j] *= room.beta[j];
+        const u32 from_j = __ballot_sync(0xffffffffu, ancestors >> j & 1) >> (j + 1);
+        // Read whether it counts or not, ahead of what decides that.
+        __align__(16) float terms[TILE];
+#pragma unroll
+        for (u32 i = 0; i + j + 1 < TILE; i += 4) *(float4*)(terms + i) = *(const float4*)&room.own_k[j][i];
+#pragma unroll
+        for (u32 i = 0; i + j + 1 < TILE; i++)
+            if (from_j >> i & 1) e[j + 1 + i] = __fmaf_rn(-terms[i], e[j], e[j + 1 + i]);
     }
+#pragma unroll
+    for (u32 t = 0; t < TILE; t++)
+        if (t < n_tile) room.sums[t][1][column] = e[t];
 }
 
 // A sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head may still
@@ -142,11 +147,13 @@ __device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4
     const Recurrent& p = head.p;
     const Room& room = head.room;
     const u32 at = 4 * (threadIdx.x & 31), r = room.row[t];
+    const u32 ancestors = room.ancestors[t];
     float4 o = *(const float4*)&room.sums[t][0][at];
-#pragma unroll 1
-    for (u32 left = room.ancestors[t]; left; left &= left - 1) {
-        const u32 j = __ffs(left) - 1;
-        add_scaled(o, room.own_q[t][j], *(const float4*)&room.sums[j][1][at]);
+#pragma unroll 4
+    for (u32 j = 0; j < t; j++) {
+        const float term = room.own_q[t][j];
+        const float4 delta = *(const float4*)&room.sums[j][1][at];
+        if (ancestors >> j & 1) add_scaled(o, term, delta);
     }
     const float4 delta = *(const float4*)&room.sums[t][1][at];
     add_scaled(o, room.own_q[t][t], delta);
@@ -232,20 +239,17 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         }
         // Also behind what an earlier tile reads of its rows.
         __syncthreads();
-#pragma unroll 1
-        for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) {
-            if (p.mode & PREPARES) convolve_row(head, t);
-            else load_row(head, t);
-            // Later tiles read it back; drafts of one sure row that fit into a tile have none.
-            if (seq.n_rows > TILE || seq.n_sure > 1)
-                *(float4*)(head.key_row(room.row[t]) + 4 * (threadIdx.x & 31)) = *(const float4*)&room.vectors[t][1][4 * (threadIdx.x & 31)];
-        }
+        if (p.mode & PREPARES) convolve_rows(head);
+        else
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) load_row(head, t);
         __syncthreads();
         if (p.mode & RULES) {
+            multiply_keys(head, grid);
+            __syncthreads();
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) weigh(head, t);
+            // Their products give way to the state's.
+            __syncthreads();
             read_state(head, s, at, grid);
-#pragma unroll 1
-            for (u32 item = warp; item < head.n_tile * (REACH / BATCH); item += WARPS)
-                weigh(head, item / (REACH / BATCH), item % (REACH / BATCH));
             __syncthreads();
 #pragma unroll 1
             for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) add_earlier(head, t);

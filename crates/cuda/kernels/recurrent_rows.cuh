@@ -2,7 +2,6 @@
 // much each earlier row counts for them.
 #pragma once
 #include "image.cuh"
-#include "keep.cuh"
 #include "recurrent_state.cuh"
 
 // What a launch does: the op before the rule, the rule, the gated norm behind it.
@@ -24,14 +23,24 @@ struct Recurrent {
     ImageShape shape;
 };
 
+// Keys that all rows of a tile may meet: the window's places, then the tile's own, then those of the 32 rows before it.
+#define OLDER_KEYS (WINDOW_ROWS + TILE)
+#define NEAR_KEYS (OLDER_KEYS + REACH)
+// A row of their products, so that four of them meet different banks.
+#define NEAR_STRIDE (NEAR_KEYS + 4)
+
 struct Room {
     float window_keys[WINDOW_ROWS][STRIDE];
     float window_deltas[WINDOW_ROWS][DIM];
     float vectors[TILE][2][STRIDE];  // q and k; then, in place of the first, the norm's gate
-    // S^T q and S^T k; then o and v less all that is known; then, in place of the second, delta.
-    float sums[TILE][2][DIM];
+    union {
+        // Products of the near keys with a row's q and k.
+        float2 products[TILE][NEAR_STRIDE];
+        // Then S^T q and S^T k; then o and v less all that is known; then, in place of the second, delta.
+        float sums[TILE][2][DIM];
+    };
     float taps[3][4][DIM];      // of the convolution, for q, k and v, the oldest first
-    float2 terms[TILE][REACH];  // for k and q, of rows before the tile, from the grid on
+    float2 terms[TILE][REACH];  // for q and k, of rows before the tile, from the grid on
     float own_k[TILE][TILE];    // [earlier row of the tile, row - earlier row - 1]
     float own_q[TILE][TILE];    // [row, earlier row or itself]
     u32 pasts[TILE][REACH];
@@ -163,63 +172,83 @@ __device__ __forceinline__ float length_squared(float4 x) {
 }
 __device__ __forceinline__ float4 scaled(float4 x, float by) { return make_float4(x.x * by, x.y * by, x.z * by, x.w * by); }
 
-// Convolution along the row's path, SiLU, q and k to length one, and the gates.
+// One of q, k and v of a row of the tile.
+struct Item {
+    u32 t, part;
+};
+
+// The lane's four channels before the convolution, at the row and up to three positions back as it sees them.
 template <bool FULL>
-__device__ __forceinline__ void convolve_row(const Head<FULL>& head, u32 t) {
+__device__ __forceinline__ void load_inputs(const Head<FULL>& head, Item item, float4 (&x)[4]) {
     const Recurrent& p = head.p;
-    Room& room = head.room;
-    const u32 at = 4 * (threadIdx.x & 31), r = room.row[t], pos = room.pos[t], n = pos - grid_of(pos);
-    const float* inputs[4] = {p.qkv + (u64)r * head.width(), nullptr, nullptr, nullptr};
+    const Room& room = head.room;
+    const u32 pos = room.pos[item.t], n = pos - grid_of(pos);
+    const u32 first = item.part == 0 ? head.q_at() : item.part == 1 ? head.k_at() : head.v_at();
+    const u32 width = item.part < 2 ? head.key_dim() : head.value_dim();
+    x[0] = head.load(p.qkv + (u64)room.row[item.t] * head.width() + first, width);
 #pragma unroll
     for (u32 back = 1; back < 4; back++) {
+        x[back] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (pos < back) continue;
-        const u32 past = room.pasts[t][n - back];
-        inputs[back] = past & KEPT ? head.kept_row(pos - back) : p.qkv + (u64)past_row(past) * head.width();
+        const u32 past = room.pasts[item.t][n - back];
+        const float* from = past & KEPT ? head.kept_row(pos - back) : p.qkv + (u64)past_row(past) * head.width();
+        x[back] = head.load(from + first, width);
     }
-    const float a = p.a[(u64)r * p.value_heads + head.h], b = p.b[(u64)r * p.value_heads + head.h];
-    const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    float4 x[3][4];
+}
+
+// Convolution along the row's path, SiLU, and q and k to length one.
+template <bool FULL>
+__device__ __forceinline__ void convolve(const Head<FULL>& head, Item item, const float4 (&x)[4]) {
+    const Recurrent& p = head.p;
+    Room& room = head.room;
+    const u32 at = 4 * (threadIdx.x & 31), r = room.row[item.t];
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
-    for (u32 part = 0; part < 3; part++) {
-        const u32 first = part == 0 ? head.q_at() : part == 1 ? head.k_at() : head.v_at();
-#pragma unroll
-        for (u32 back = 0; back < 4; back++)
-            x[part][back] = inputs[back] ? head.load(inputs[back] + first, part < 2 ? head.key_dim() : head.value_dim()) : none;
+    for (int back = 3; back >= 0; back--) {
+        const float4 tap = *(const float4*)&room.taps[item.part][3 - back][at];
+        sum.x = __fmaf_rn(tap.x, x[back].x, sum.x);
+        sum.y = __fmaf_rn(tap.y, x[back].y, sum.y);
+        sum.z = __fmaf_rn(tap.z, x[back].z, sum.z);
+        sum.w = __fmaf_rn(tap.w, x[back].w, sum.w);
     }
-    float4 y[3];
-#pragma unroll
-    for (u32 part = 0; part < 3; part++) {
-        float4 sum = none;
-#pragma unroll
-        for (int back = 3; back >= 0; back--) {
-            if (!inputs[back]) continue;
-            const float4 tap = *(const float4*)&room.taps[part][3 - back][at], v = x[part][back];
-            sum.x = __fmaf_rn(tap.x, v.x, sum.x);
-            sum.y = __fmaf_rn(tap.y, v.y, sum.y);
-            sum.z = __fmaf_rn(tap.z, v.z, sum.z);
-            sum.w = __fmaf_rn(tap.w, v.w, sum.w);
-        }
-        y[part] = make_float4(sum.x * quick_sigmoid(sum.x), sum.y * quick_sigmoid(sum.y), sum.z * quick_sigmoid(sum.z),
-                              sum.w * quick_sigmoid(sum.w));
-    }
-    const float4 q = scaled(y[0], rsqrtf((float)head.key_dim()) * rsqrtf(length_squared(y[0]) + 1e-6f));
-    const float4 k = scaled(y[1], rsqrtf(length_squared(y[1]) + 1e-6f));
-    const float with_bias = a + p.dt_bias[head.h];
-    const float g = p.decay[head.h] * (with_bias > 20.0f ? with_bias : log1pf(quick_exp(with_bias))), beta = quick_sigmoid(b);
+    float4 y = make_float4(sum.x * quick_sigmoid(sum.x), sum.y * quick_sigmoid(sum.y), sum.z * quick_sigmoid(sum.z),
+                           sum.w * quick_sigmoid(sum.w));
     float* row = p.prepared + (u64)r * head.width();
-    if (head.is_owner) {
-        head.store(row + head.q_at(), head.key_dim(), q);
-        head.store(row + head.k_at(), head.key_dim(), k);
-    }
-    head.store(row + head.v_at(), head.value_dim(), y[2]);
-    *(float4*)&room.vectors[t][0][at] = q;
-    *(float4*)&room.vectors[t][1][at] = k;
-    if (at == 0) {
-        float* gates = p.gates + (u64)r * 2 * p.value_heads + head.h;
+    if (item.part == 2) return head.store(row + head.v_at(), head.value_dim(), y);
+    y = scaled(y, (item.part == 0 ? rsqrtf((float)head.key_dim()) : 1.0f) * rsqrtf(length_squared(y) + 1e-6f));
+    *(float4*)&room.vectors[item.t][item.part][at] = y;
+    if (head.is_owner) head.store(row + item.part * head.keys() + head.q_at(), head.key_dim(), y);
+    // Later tiles read keys back; drafts of one sure row that fit into a tile have none.
+    if (item.part == 1 && (head.seq.n_rows > TILE || head.seq.n_sure > 1)) *(float4*)(head.key_row(r) + at) = y;
+}
+
+// Inputs of all rows of the tile; those of two items are on their way while one is worked on.
+template <bool FULL>
+__device__ __forceinline__ void convolve_rows(const Head<FULL>& head) {
+    const Recurrent& p = head.p;
+    Room& room = head.room;
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_items = 3 * head.n_tile;
+    const auto item_at = [&](u32 i) { return Item{i / 3, i % 3}; };
+    float4 x[4], next[4], later[4];
+    if (warp < n_items) load_inputs(head, item_at(warp), x);
+    if (warp + WARPS < n_items) load_inputs(head, item_at(warp + WARPS), next);
+    // Gates, a lane a row, by the warp with the fewest items.
+    if (warp == WARPS - 1 && lane < head.n_tile) {
+        const u64 r = room.row[lane];
+        const float a = p.a[r * p.value_heads + head.h] + p.dt_bias[head.h], b = p.b[r * p.value_heads + head.h];
+        const float g = p.decay[head.h] * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
+        float* gates = p.gates + r * 2 * p.value_heads + head.h;
         gates[0] = g;
         gates[p.value_heads] = beta;
-        room.g[t] = g;
-        room.beta[t] = beta;
+        room.g[lane] = g;
+        room.beta[lane] = beta;
+    }
+#pragma unroll 1
+    for (u32 i = warp; i < n_items; i += WARPS) {
+        if (i + 2 * WARPS < n_items) load_inputs(head, item_at(i + 2 * WARPS), later);
+        convolve(head, item_at(i), x);
+#pragma unroll
+        for (u32 back = 0; back < 4; back++) x[back] = next[back], next[back] = later[back];
     }
 }
 
@@ -231,7 +260,9 @@ __device__ __forceinline__ void load_row(const Head<FULL>& head, u32 t) {
     const u32 at = 4 * (threadIdx.x & 31), r = room.row[t];
     const float* row = p.prepared + (u64)r * head.width();
     *(float4*)&room.vectors[t][0][at] = head.load(row + head.q_at(), head.key_dim());
-    *(float4*)&room.vectors[t][1][at] = head.load(row + head.k_at(), head.key_dim());
+    const float4 k = head.load(row + head.k_at(), head.key_dim());
+    *(float4*)&room.vectors[t][1][at] = k;
+    *(float4*)(head.key_row(r) + at) = k;
     if (at == 0) {
         const float* gates = p.gates + (u64)r * 2 * p.value_heads + head.h;
         room.g[t] = gates[0];
@@ -239,70 +270,89 @@ __device__ __forceinline__ void load_row(const Head<FULL>& head, u32 t) {
     }
 }
 
-// Earlier rows of an item, all loaded before the first is used.
-#define BATCH 8u
-
-// How much BATCH of the rows before row t count for it: e^{decay} (k_j . k) and e^{decay} (k_j . q).
+// Place among the near keys of what a row of the tile sees; NEAR_KEYS and above: not among them.
 template <bool FULL>
-__device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t, u32 batch) {
+__device__ __forceinline__ u32 near_place(const Head<FULL>& head, u32 past) {
+    if (past & KEPT) return past & ~KEPT;
+    const u32 local = past_local(past);
+    if (local >= head.local) return WINDOW_ROWS + local - head.local;
+    return local + REACH >= head.local ? OLDER_KEYS + local + REACH - head.local : NEAR_KEYS;
+}
+
+// Products of the tile's queries and keys with all keys they can meet: near ones at once, those of rows further back, which
+// only large trees have, row by row. Which of them share an instruction changes no product.
+template <bool FULL>
+__device__ __forceinline__ void multiply_keys(const Head<FULL>& head, u32 grid) {
+    Room& room = head.room;
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+    const u32 n_near = (head.n_tile + 3) / 4 * (NEAR_KEYS / 16);
+    const auto near_key = [&](u32 place) -> const float* {
+        if (place < WINDOW_ROWS) return room.window_keys[place];
+        if (place < OLDER_KEYS) return room.vectors[place - WINDOW_ROWS][1];
+        const u32 local = head.local + place - NEAR_KEYS;
+        // Before the first row there is none, and nobody asks for the product.
+        return local < head.local ? head.key_row(head.p.step.seq_rows[head.seq.first + local]) : room.vectors[0][1];
+    };
+#pragma unroll 1
+    for (u32 item = warp; item < n_near; item += WARPS) {
+        const u32 rows = item / (NEAR_KEYS / 16) * 4, keys = item % (NEAR_KEYS / 16) * 16;
+        if (keys >= OLDER_KEYS ? head.local == 0 : keys < WINDOW_ROWS && grid >= head.seq.committed) continue;
+        float products[4];
+        key_products(near_key(keys + g), near_key(keys + g + 8), room.vectors[rows][0] + g * STRIDE, products);
+        room.products[rows + t][keys + g] = make_float2(products[0], products[1]);
+        room.products[rows + t][keys + g + 8] = make_float2(products[2], products[3]);
+    }
+    if (head.local <= REACH) return;
+#pragma unroll 1
+    for (u32 item = warp; item < head.n_tile * (REACH / 16); item += WARPS) {
+        const u32 row = item / 2, pos = room.pos[row], n = pos - grid_of(pos), first = item % 2 * 16 + g;
+        const auto is_far = [&](u32 j) { return j < n && near_place(head, room.pasts[row][j]) == NEAR_KEYS; };
+        const auto key_of = [&](u32 j) -> const float* {
+            return is_far(j) ? head.key_row(past_row(room.pasts[row][j])) : room.vectors[row][1];
+        };
+        if (!__any_sync(0xffffffffu, is_far(first) || is_far(first + 8))) continue;
+        float products[4];
+        key_products(key_of(first), key_of(first + 8), room.vectors[row / 4 * 4][0] + g * STRIDE, products);
+        if (t != row % 4) continue;
+        if (is_far(first)) room.terms[row][first] = make_float2(products[0], products[1]);
+        if (is_far(first + 8)) room.terms[row][first + 8] = make_float2(products[2], products[3]);
+    }
+}
+
+// How much each row before row t counts for it: e^{decay} (k_j . q) and e^{decay} (k_j . k).
+template <bool FULL>
+__device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t) {
     const Recurrent& p = head.p;
     Room& room = head.room;
-    const u32 lane = threadIdx.x & 31, pos = room.pos[t], n = pos - grid_of(pos), first = batch * BATCH;
-    if (first > n) return;
-    // A lane for each earlier row: its g and its key.
-    const u32 mine = room.pasts[t][lane], other = past_local(mine) - head.local;
-    const float *g_at = &room.g[t], *key_at = room.vectors[t][1];
-    if (lane < n) {
-        const bool is_kept = mine & KEPT, is_in_tile = other < TILE;
-        g_at = is_kept ? &room.window_g[mine & ~KEPT] : is_in_tile ? &room.g[other] : p.gates + (u64)past_row(mine) * 2 * p.value_heads + head.h;
-        key_at = is_kept ? room.window_keys[mine & ~KEPT] : is_in_tile ? room.vectors[other][1] : head.key_row(past_row(mine));
-    }
-    const float4 q = *(const float4*)&room.vectors[t][0][4 * lane], k = *(const float4*)&room.vectors[t][1][4 * lane];
-    float4 x[BATCH];
-#pragma unroll
-    for (u32 i = 0; i < BATCH; i++) x[i] = *(const float4*)((const float*)__shfl_sync(0xffffffffu, (u64)key_at, first + i) + 4 * lane);
+    const u32 j = threadIdx.x & 31, pos = room.pos[t], n = pos - grid_of(pos);
+    const u32 past = room.pasts[t][j], other = past_local(past) - head.local;
+    const bool is_kept = past & KEPT, is_in_tile = !is_kept && other < TILE;
     // Decay from just after each past row to this one, summed from the row's end: sums from the grid reach -1500 and their
     // differences would lose the digits that matter.
-    float decay = lane <= n ? *g_at : 0.0f;
+    float decay = 0.0f;
+    float2 product = make_float2(0.0f, 0.0f);
+    if (j < n) {
+        decay = is_kept      ? room.window_g[past & ~KEPT]
+                : is_in_tile ? room.g[other]
+                             : p.gates[(u64)past_row(past) * 2 * p.value_heads + head.h];
+        const u32 place = near_place(head, past);
+        product = place < NEAR_KEYS ? room.products[t][place] : room.terms[t][j];
+    }
+    if (j == n) decay = room.g[t];
 #pragma unroll
     for (u32 step = 1; step < 32; step *= 2) {
-        const float other = __shfl_down_sync(0xffffffffu, decay, step);
-        if (lane + step < 32) decay += other;
+        const float further = __shfl_down_sync(0xffffffffu, decay, step);
+        if (j + step < 32) decay += further;
     }
-    const float after = __shfl_down_sync(0xffffffffu, decay, 1);
-    const float weight = quick_exp(lane < n ? after : 0.0f);
-    if (batch == 0 && lane == 0) room.whole[t] = quick_exp(decay);
-
-    float sums[2 * BATCH];
-#pragma unroll
-    for (u32 i = 0; i < BATCH; i++) {
-        sums[2 * i] = __fmaf_rn(x[i].w, k.w, __fmaf_rn(x[i].z, k.z, __fmaf_rn(x[i].y, k.y, x[i].x * k.x)));
-        sums[2 * i + 1] = __fmaf_rn(x[i].w, q.w, __fmaf_rn(x[i].z, q.z, __fmaf_rn(x[i].y, q.y, x[i].x * q.x)));
-    }
-    // All 16 sums over the warp at once: at each step a lane hands half of its sums over, until it has one.
-#pragma unroll
-    for (u32 step = 16, half = BATCH; step > 1; step /= 2, half /= 2) {
-        const bool is_upper = lane & step;
-#pragma unroll
-        for (u32 i = 0; i < half; i++) {
-            const float theirs = __shfl_xor_sync(0xffffffffu, is_upper ? sums[i] : sums[i + half], step);
-            sums[i] = (is_upper ? sums[i + half] : sums[i]) + theirs;
-        }
-    }
-    const float sum = sums[0] + __shfl_xor_sync(0xffffffffu, sums[0], 1);
-    // Lane 4i + 2 has row i's product with q, lane 4i that with k.
-    const u32 j = first + lane / 4;
-    const float term = __shfl_sync(0xffffffffu, weight, j) * sum;
-    const u32 theirs = __shfl_sync(0xffffffffu, mine, j), place = past_local(theirs) - head.local;
-    if (lane % 2 || j > n) return;
-    const bool is_q = lane & 2;
-    if (j == n) {
-        if (is_q) room.own_q[t][t] = term;
-    } else if (!(theirs & KEPT) && place < TILE) {
-        if (is_q) room.own_q[t][place] = term;
-        else room.own_k[place][t - place - 1] = term;
+    const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
+    const float2 term = make_float2(weight * product.x, weight * product.y);
+    if (j == 0) room.whole[t] = quick_exp(decay);
+    if (j == n) room.own_q[t][t] = room.products[t][WINDOW_ROWS + t].x;
+    if (j >= n) return;
+    if (!is_in_tile) {
+        room.terms[t][j] = term;
     } else {
-        if (is_q) room.terms[t][j].y = term;
-        else room.terms[t][j].x = term;
+        room.own_q[t][other] = term.x;
+        room.own_k[other][t - other - 1] = term.y;
     }
 }

@@ -107,6 +107,24 @@ __device__ __forceinline__ void state_products(const float (&s)[STATE], const fl
     }
 }
 
+// Products of 16 keys with the queries and keys of four rows, the eight columns of B. The lane has its two keys and its
+// vector of B: keys g and g + 8 meet query and key of row t in (products[0], products[1]) and (products[2], products[3]).
+__device__ __forceinline__ void key_products(const float* low_key, const float* high_key, const float* vector, float (&products)[4]) {
+    const u32 t = threadIdx.x & 3;
+    float high[4] = {0.0f, 0.0f, 0.0f, 0.0f}, left[4] = {0.0f, 0.0f, 0.0f, 0.0f}, right[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 4
+    for (u32 i = 2 * t; i < DIM; i += 8) {
+        const float2 a = *(const float2*)(low_key + i), b = *(const float2*)(high_key + i), x = *(const float2*)(vector + i);
+        const Split a0 = split(a.x), a1 = split(a.y), b0 = split(b.x), b1 = split(b.y), x0 = split(x.x), x1 = split(x.y);
+        const u32 whole[4] = {a0.high, b0.high, a1.high, b1.high}, rest[4] = {a0.low, b0.low, a1.low, b1.low};
+        mma_tf32(high, whole, x0.high, x1.high);
+        mma_tf32(left, rest, x0.high, x1.high);
+        mma_tf32(right, whole, x0.low, x1.low);
+    }
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) products[i] = high[i] + (left[i] + right[i]);
+}
+
 // One of the 16 rows of a fold.
 struct Folded {
     const float *key, *delta;
@@ -139,20 +157,26 @@ __device__ __forceinline__ void fold(float (&s)[STATE], u32 key_dim, u32 value_d
             deltas[half][2 * i + 1] = split(w * delta.y);
             keys[half][i] = row.key;
         }
+    // Keys are read one round ahead.
+    const auto key_at = [&](u32 i, u32 n) { return 8 * i + g < key_dim ? keys[n / 2][n % 2][8 * i + g] : 0.0f; };
+    float next[4] = {key_at(0, 0), key_at(0, 1), key_at(0, 2), key_at(0, 3)};
 #pragma unroll
     for (u32 i = 0; i < STATE / 4; i++) {
-        float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        const float now[4] = {next[0], next[1], next[2], next[3]};
+        if (i + 1 < STATE / 4)
+#pragma unroll
+            for (u32 n = 0; n < 4; n++) next[n] = key_at(i + 1, n);
+        float high[4] = {0.0f, 0.0f, 0.0f, 0.0f}, left[4] = {0.0f, 0.0f, 0.0f, 0.0f}, right[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             const Split(&d)[4] = deltas[half];
             const u32 whole[4] = {d[0].high, d[1].high, d[2].high, d[3].high}, rest[4] = {d[0].low, d[1].low, d[2].low, d[3].low};
-            const bool has = 8 * i + g < key_dim;
-            const Split k0 = split(has ? keys[half][0][8 * i + g] : 0.0f), k1 = split(has ? keys[half][1][8 * i + g] : 0.0f);
-            mma_tf32(sum, rest, k0.high, k1.high);
-            mma_tf32(sum, whole, k0.low, k1.low);
-            mma_tf32(sum, whole, k0.high, k1.high);
+            const Split k0 = split(now[2 * half]), k1 = split(now[2 * half + 1]);
+            mma_tf32(high, whole, k0.high, k1.high);
+            mma_tf32(left, rest, k0.high, k1.high);
+            mma_tf32(right, whole, k0.low, k1.low);
         }
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) s[4 * i + n] = __fmaf_rn(all, s[4 * i + n], sum[n]);
+        for (u32 n = 0; n < 4; n++) s[4 * i + n] = __fmaf_rn(all, s[4 * i + n], high[n] + (left[n] + right[n]));
     }
 }
