@@ -2,25 +2,9 @@
 // not have. A block takes up to G heads that share keys, one row, and one of SPLITS runs
 // of pages of 64 absolute positions; the last block of a (row, heads) to end combines the runs in order. Which pages a run
 // has is decided by the row's own position alone, so no neighbour changes a bit.
-#include "image.cuh"
-#include "step.cuh"
+#include "attention_parts.cuh"
 
 #define SPLITS 32u
-
-struct Attention {
-    Step step;
-    const float* q;
-    float* out;
-    const void* kv;  // [page, k or v, kv head, position, d]
-    const float* sinks;
-    float* partials;  // [row, head, SPLITS, d + 2]: max, sum, weighted values
-    u32* done;        // [row, kv head, head block], zero between launches
-    u8* image;        // of `out` for the linear kernels, where they want one and heads are whole blocks of it
-    float scale;
-    u32 first_row, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated, head_blocks;
-    ImageShape shape;
-    u32 pad;
-};
 
 // E values at element `at`.
 template <int E>

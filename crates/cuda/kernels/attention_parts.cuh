@@ -1,4 +1,4 @@
-// Chunks of the context, and the instructions of the attention kernels on tensor cores.
+// Parameters of the attention kernels; chunks of the context and instructions of those on tensor cores.
 #pragma once
 #include "image.cuh"
 #include "step.cuh"
@@ -9,14 +9,17 @@ struct Attention {
     float* out;
     const void* kv;  // [page, k or v, kv head, position, d]
     const float* sinks;
-    float* partials;  // [row of the launch, head, MAX_CHUNKS, d + 2]: max, sum, weighted values
-    u32* done;        // [row, kv head] twice, zero between launches
-    u8* image;        // of `out` for the linear kernels, where they want one and heads are whole blocks of it
+    // On tensor cores [row of the launch, head, MAX_CHUNKS, 4 + d]: max, sum, none, none, weighted values. Otherwise
+    // [row of the launch, head, SPLITS, d + 2] without the gap.
+    float* partials;
+    u32* done;  // zero between launches: [row, kv head] twice; otherwise [row, kv head, head block]
+    u8* image;  // of `out` for the linear kernels, where they want one and heads are whole blocks of it
     float scale;
-    // Rows of the launch: `n_rows` of `seq_rows` from the first.
-    u32 first_row, n_rows, heads, kv_heads, q_stride, window, see_ahead, cls, gated, n_shared, n_counters;
+    // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
+    u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;
+    u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
+    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second
     ImageShape shape;
-    u32 pad;
 };
 
 // Bounds of chunks: one page at first, so that a short context fills the device, then more, so that a long one leaves few
