@@ -226,6 +226,7 @@ pub(crate) struct MemoryArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvArg {
     F16,
+    Bf16,
     F32,
 }
 

@@ -119,7 +119,16 @@ pub(crate) fn mode_name(mode: Mode) -> &'static str {
 pub(crate) fn kv_type(arg: KvArg) -> KvType {
     match arg {
         KvArg::F16 => KvType::F16,
+        KvArg::Bf16 => KvType::Bf16,
         KvArg::F32 => KvType::F32,
+    }
+}
+
+pub(crate) fn kv_name(kv: KvType) -> &'static str {
+    match kv {
+        KvType::F16 => "f16",
+        KvType::Bf16 => "bf16",
+        KvType::F32 => "f32",
     }
 }
 
@@ -195,7 +204,7 @@ pub(crate) fn as_json(machine: &Machine, answering: &Answering, context: usize, 
         .collect();
     json!({
         "context": context,
-        "kv": match machine.kv { KvType::F16 => "f16", KvType::F32 => "f32" },
+        "kv": kv_name(machine.kv),
         "device": machine.device.name(),
         "threads": machine.threads,
         "draft_mode": mode_name(machine.draft_mode),

@@ -1,7 +1,7 @@
 //! Sixteen floats at a time: one AVX-512 register, two of AVX2, or an array that the compiler makes of what there is.
 //! Each lane is a result of its own, so all of them give the same bits.
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::math::sum_of_lanes;
 
@@ -14,6 +14,7 @@ pub(crate) trait Lanes: Copy {
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(p: *const f32) -> Self;
     unsafe fn load_half(p: *const f16) -> Self;
+    unsafe fn load_bfloat(p: *const bf16) -> Self;
     unsafe fn store(self, p: *mut f32);
     unsafe fn mul(self, by: Self) -> Self;
     /// `self · by + plus`, rounded once.
@@ -38,6 +39,12 @@ impl Lanes for [f32; LANES] {
         // SAFETY: the caller's promise.
         let halves = unsafe { p.cast::<[f16; LANES]>().read_unaligned() };
         halves.map(f16::to_f32_const)
+    }
+    #[inline(always)]
+    unsafe fn load_bfloat(p: *const bf16) -> Self {
+        // SAFETY: the caller's promise.
+        let halves = unsafe { p.cast::<[bf16; LANES]>().read_unaligned() };
+        halves.map(bf16::to_f32_const)
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -70,7 +77,7 @@ pub(crate) use x86::{Avx2, Avx512};
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Lanes;
-    use half::f16;
+    use half::{bf16, f16};
     use std::arch::x86_64::*;
 
     #[derive(Clone, Copy)]
@@ -108,6 +115,17 @@ mod x86 {
             unsafe {
                 let eight = |p: *const f16| _mm_loadu_si128(p.cast());
                 Self(_mm256_cvtph_ps(eight(p)), _mm256_cvtph_ps(eight(p.add(8))))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_bfloat(p: *const bf16) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let eight = |p: *const bf16| {
+                    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+                };
+                Self(eight(p), eight(p.add(8)))
             }
         }
         #[inline(always)]
@@ -150,6 +168,14 @@ mod x86 {
         unsafe fn load_half(p: *const f16) -> Self {
             // SAFETY: the caller's promise.
             unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn load_bfloat(p: *const bf16) -> Self {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+            }
         }
         #[inline(always)]
         unsafe fn store(self, p: *mut f32) {

@@ -3,7 +3,7 @@
 use std::iter::StepBy;
 use std::ops::Range;
 
-use half::f16;
+use half::{bf16, f16};
 use overdraft_plan::{
     Act, ActSpec, AttentionState, CONV_ROWS, Choice, KvType, LayerState, Op, PAGE, Plan, RecurrentState,
     RowSet, StateSpec, TAP_ROWS, WINDOW_ROWS, Weights,
@@ -17,6 +17,7 @@ use crate::shared::Shared;
 pub(crate) enum KvMemory {
     F32(Vec<f32>),
     F16(Vec<f16>),
+    Bf16(Vec<bf16>),
 }
 
 pub(crate) struct AttentionMemory {
@@ -101,7 +102,8 @@ impl StateMemory {
                     let len = spec.pages[a.class] * 2 * a.kv_heads * PAGE * a.head_dim;
                     let kv = match spec.kv {
                         KvType::F32 => KvMemory::F32(vec![0.0; len]),
-                        KvType::F16 => KvMemory::F16(zeroed_f16(len)),
+                        KvType::F16 => KvMemory::F16(zeroed(len)),
+                        KvType::Bf16 => KvMemory::Bf16(zeroed(len)),
                     };
                     LayerMemory::Attention(AttentionMemory { shape: *a, kv })
                 }
@@ -151,12 +153,17 @@ fn copy_part(buffer: &mut [f32], len: usize, from: usize, to: usize) {
     buffer.copy_within(from * len..(from + 1) * len, to * len);
 }
 
+/// Floats of 16 bits, which are wrappers of a `u16`.
+trait Half {}
+impl Half for f16 {}
+impl Half for bf16 {}
+
 /// `vec![f16::ZERO; n]` writes every page; this leaves them untouched until used, as `vec![0.0f32; n]` does.
-fn zeroed_f16(len: usize) -> Vec<f16> {
+fn zeroed<T: Half>(len: usize) -> Vec<T> {
     let mut bits = std::mem::ManuallyDrop::new(vec![0u16; len]);
-    // SAFETY: f16 is a transparent wrapper of u16, so size, alignment and every bit pattern agree; the original
+    // SAFETY: both halves are transparent wrappers of u16, so size, alignment and every bit pattern agree; the original
     // vector is not dropped.
-    unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast::<f16>(), bits.len(), bits.capacity()) }
+    unsafe { Vec::from_raw_parts(bits.as_mut_ptr().cast::<T>(), bits.len(), bits.capacity()) }
 }
 
 /// A plan with the places of its buffers.

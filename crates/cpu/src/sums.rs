@@ -6,7 +6,7 @@
 
 #![expect(clippy::needless_range_loop, reason = "tiles of registers are small matrices: indices read better")]
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::lanes::{LANES, Lanes};
 use crate::linear::Isa;
@@ -38,6 +38,18 @@ impl Element for f16 {
     unsafe fn load<L: Lanes>(p: *const Self) -> L {
         // SAFETY: the caller's promise.
         unsafe { L::load_half(p) }
+    }
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self.to_f32_const()
+    }
+}
+
+impl Element for bf16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(p: *const Self) -> L {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_bfloat(p) }
     }
     #[inline(always)]
     fn wide(self) -> f32 {

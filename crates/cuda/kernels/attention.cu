@@ -1,30 +1,18 @@
-// Softmax attention of a row over its own past. A block takes up to G heads that share keys, one row, and one of SPLITS runs
+// Softmax attention of a row over its own past, for keys and values of 32 bits and head sizes that attention_tiles.cuh does
+// not have. A block takes up to G heads that share keys, one row, and one of SPLITS runs
 // of pages of 64 absolute positions; the last block of a (row, heads) to end combines the runs in order. Which pages a run
 // has is decided by the row's own position alone, so no neighbour changes a bit.
-#include "image.cuh"
-#include "step.cuh"
+#include "attention_parts.cuh"
 
 #define SPLITS 32u
 
-struct Attention {
-    Step step;
-    const float* q;
-    float* out;
-    const void* kv;  // [page, k or v, kv head, position, d]
-    const float* sinks;
-    float* partials;  // [row, head, SPLITS, d + 2]: max, sum, weighted values
-    u32* done;        // [row, kv head, head block], zero between launches
-    u8* image;        // of `out` for the linear kernels, where they want one and heads are whole blocks of it
-    float scale;
-    u32 first_row, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_is_f16, gated, head_blocks;
-    ImageShape shape;
-    u32 pad;
-};
-
 // E values at element `at`.
 template <int E>
-__device__ __forceinline__ void load_chunk(const void* kv, u32 is_f16, u64 at, float out[E]) {
-    if (is_f16) {
+__device__ __forceinline__ void load_chunk(const void* kv, u32 type, u64 at, float out[E]) {
+    if (type == BF16_KV) {
+#pragma unroll
+        for (int i = 0; i < E; i++) out[i] = bf16_to_f32(((const u16*)kv)[at + i]);
+    } else if (type == F16_KV) {
         if constexpr (E == 8) {
             const uint4 x = *(const uint4*)((const u16*)kv + at);
             const u32 w[4] = {x.x, x.y, x.z, x.w};
@@ -49,8 +37,10 @@ __device__ __forceinline__ void load_chunk(const void* kv, u32 is_f16, u64 at, f
     }
 }
 
-__device__ __forceinline__ float load_one(const void* kv, u32 is_f16, u64 at) {
-    return is_f16 ? f16_to_f32(((const u16*)kv)[at]) : ((const float*)kv)[at];
+__device__ __forceinline__ float load_one(const void* kv, u32 type, u64 at) {
+    if (type == F32_KV) return ((const float*)kv)[at];
+    const u16 h = ((const u16*)kv)[at];
+    return type == F16_KV ? f16_to_f32(h) : bf16_to_f32(h);
 }
 
 template <int G, int E>
@@ -108,7 +98,7 @@ __device__ __forceinline__ void attend(const Attention& p) {
             float k[E];
 #pragma unroll
             for (int e = 0; e < E; e++) k[e] = 0.0f;
-            if (place != ~0ull && has_chunk) load_chunk<E>(p.kv, p.kv_is_f16, place + lane * E, k);
+            if (place != ~0ull && has_chunk) load_chunk<E>(p.kv, p.kv_type, place + lane * E, k);
 #pragma unroll
             for (int g = 0; g < G; g++) {
                 float dot = 0.0f;
@@ -142,7 +132,7 @@ __device__ __forceinline__ void attend(const Attention& p) {
 #pragma unroll 8
             for (u32 at = 0; at < PAGE; at++) {
                 const u64 place = places[at];
-                const float v = place == ~0ull ? 0.0f : load_one(p.kv, p.kv_is_f16, place + values + threadIdx.x);
+                const float v = place == ~0ull ? 0.0f : load_one(p.kv, p.kv_type, place + values + threadIdx.x);
 #pragma unroll
                 for (int g = 0; g < G; g++) acc[g] = __fmaf_rn(scores[g][at], v, acc[g]);
             }

@@ -7,11 +7,12 @@ struct AttentionPrepare {
     const float *v, *angles, *q_norm, *k_norm;
     void* kv;  // [page, k or v, kv head, position, d]
     float q_eps, k_eps;
-    u32 heads, kv_heads, d, q_stride, rotary, pairs, cls, kv_is_f16;
+    u32 heads, kv_heads, d, q_stride, rotary, pairs, cls, kv_type;
 };
 
 __device__ __forceinline__ void store_kv(const AttentionPrepare& p, u64 at, float x) {
-    if (p.kv_is_f16) ((u16*)p.kv)[at] = f32_to_f16(x);
+    if (p.kv_type == F16_KV) ((u16*)p.kv)[at] = f32_to_f16(x);
+    else if (p.kv_type == BF16_KV) ((u16*)p.kv)[at] = f32_to_bf16(x);
     else ((float*)p.kv)[at] = x;
 }
 

@@ -3,7 +3,7 @@
 
 struct KvLayer {
     void* kv;
-    u32 kv_heads, d, cls, is_f16;
+    u32 kv_heads, d, cls, type;
 };
 
 // accepted: [sequence, 1 + PATH]: how many rows after the sure ones, then those rows.
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) commit_kv(const __grid_constan
     const KvLayer l = p.layers[blockIdx.x];
     if (blockIdx.y >= 2 * l.kv_heads) return;
     for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
-        if (l.is_f16) compact((u16*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
+        if (l.type != F32_KV) compact((u16*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
         else compact((float*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
     }
 }
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(256) commit_recurrent(const __grid_
     if (blockIdx.y >= rows[0]) return;
     const u32 row = rows[1 + blockIdx.y];
     // Of two rows with one place in the convolution's ring the later must win.
-    keep_row(p.layers[blockIdx.x], p.step.seqs[blockIdx.z].slot, p.step.rows[row].pos, row, blockIdx.y + CONV_ROWS >= rows[0], 0, 1);
+    keep_row(p.layers[blockIdx.x], p.step.seqs[blockIdx.z].slot, p.step.rows[row].pos, row, blockIdx.y + CONV_ROWS >= rows[0]);
 }
 
 #define MAX_TAPS 16

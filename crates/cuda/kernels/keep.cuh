@@ -8,11 +8,11 @@ struct KeptLayer {
     u32 key_heads, value_heads, key_dim, value_dim;
 };
 
-// Share `part` of `n_parts` of a row's numbers, by one block.
-__device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, u32 row, bool keeps_conv, u32 part, u32 n_parts) {
+// By one block.
+__device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, u32 row, bool keeps_conv) {
     const u32 keys = l.key_heads * l.key_dim, deltas = l.value_heads * l.value_dim;
     const u32 len = keys + deltas + l.value_heads, width = 2 * keys + deltas;
-    const u32 first = part * blockDim.x + threadIdx.x, stride = n_parts * blockDim.x;
+    const u32 first = threadIdx.x, stride = blockDim.x;
     float* window = l.window + ((u64)slot * WINDOW_ROWS + pos % WINDOW_ROWS) * len;
     for (u32 i = first; i < keys; i += stride) window[i] = l.prepared[(u64)row * width + keys + i];
     for (u32 i = first; i < deltas; i += stride) window[keys + i] = l.delta[(u64)row * deltas + i];
@@ -20,13 +20,4 @@ __device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, 
     if (!keeps_conv) return;
     float* conv = l.conv + ((u64)slot * CONV_ROWS + pos % CONV_ROWS) * width;
     for (u32 i = first; i < width; i += stride) conv[i] = l.preconv[(u64)row * width + i];
-}
-
-// The same for a row of the step if it is sure and not already behind every grid a later row can need. Called once every
-// head is done with what the row pushes out.
-__device__ __forceinline__ void keep_if_sure(const Step& step, const KeptLayer& l, u32 r, u32 part, u32 n_parts) {
-    const Row row = step.rows[r];
-    const Seq seq = step.seqs[row.seq];
-    if (!row.is_sure || row.local + WINDOW_ROWS < seq.n_sure) return;
-    keep_row(l, seq.slot, row.pos, r, row.local + CONV_ROWS >= seq.n_sure, part, n_parts);
 }

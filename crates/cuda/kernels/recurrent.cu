@@ -1,308 +1,273 @@
-// The gated delta rule from the grid state and window; the formulas are in crates/plan/src/op.rs. Columns of S do not meet,
-// so a block takes 32 columns of one value head of one sequence and all its rows: lane = column, warp = a quarter of the
-// key channels, whose part of S a thread keeps in registers. Rows go in tiles: what S gives them and how much each earlier
-// row counts is worked out for a tile at once, and only the deltas follow one another, a warp with a lane per column.
-// Every sum has one order, whatever the rows beside.
-#include "image.cuh"
-#include "keep.cuh"
+// The gated delta rule from the grid state and window, with what goes before it (convolution, gates) and behind it (gated
+// norm); the formulas are in crates/plan/src/op.rs. A block takes one value head of one sequence and all its rows, in tiles
+// of 16: S in registers, and only the deltas of a tile's rows follow one another. What value heads of a key head share is
+// worked out by each of them: cheaper than a kernel of its own. Every sum has one order, whatever the rows beside.
+#include "recurrent_rows.cuh"
 
-#define COLUMNS 32u
-#define PARTS 4u
-#define TILE 16u
-// Deltas of the step's last rows at hand; older ones are read back.
-#define RING 64u
+__device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) {
+    sum.x = __fmaf_rn(factor, x.x, sum.x);
+    sum.y = __fmaf_rn(factor, x.y, sum.y);
+    sum.z = __fmaf_rn(factor, x.z, sum.z);
+    sum.w = __fmaf_rn(factor, x.w, sum.w);
+}
 
-struct Recurrent {
-    Step step;
-    const float *prepared, *gates, *window;
-    const float2* dots;  // of recurrent_prepare
-    float *delta, *out, *state;
-    u32 key_heads, value_heads, key_dim, value_dim, tiled, pad;
-};
-
-// How much an earlier row counts, and where its delta is: below WINDOW_ROWS + RING in the table, from there on a row.
-struct Term {
-    float k, q;
-    u32 where, pad;
-};
-
-template <u32 DK>
-struct Room {
-    float qk[TILE][2][DK];
-    float sums[TILE][2][PARTS][COLUMNS];
-    Term terms[TILE][REACH];
-    float deltas[WINDOW_ROWS + RING][COLUMNS];
-    float gs[WINDOW_ROWS + RING];
-    float whole[TILE], own[TILE], beta[TILE];
-    // Of the tile's rows: which of the step, and its position.
-    u32 row[TILE], pos[TILE];
-};
-
-struct Head {
-    Seq seq;
-    u32 h, key_head, keys, width, column;
-    bool has_column;
-};
-
-// s = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T over the 16 rows from `grid`, which are sure.
-template <u32 R>
-__device__ __forceinline__ void fold(const Recurrent& p, const Head& head, float (&s)[R], u32 grid) {
-    const u32 deltas = p.value_heads * p.value_dim, len = head.keys + deltas + p.value_heads, first = (threadIdx.x >> 5) * R;
-    // The row at `grid + j`: its key, delta and g.
-    const auto row_at = [&](u32 j, const float*& k, float& delta, float& g) {
-        const u32 pos = grid + j;
-        const float* d;
-        if (pos < head.seq.committed) {
-            const float* row = p.window + ((u64)head.seq.slot * WINDOW_ROWS + pos % WINDOW_ROWS) * len;
-            k = row + head.key_head * p.key_dim + first;
-            d = row + head.keys + head.h * p.value_dim;
-            g = row[head.keys + deltas + head.h];
-        } else {
-            const u64 row = p.step.seq_rows[head.seq.first + pos - head.seq.committed];
-            k = p.prepared + row * head.width + head.keys + head.key_head * p.key_dim + first;
-            d = p.delta + row * deltas + head.h * p.value_dim;
-            g = p.gates[row * 2 * p.value_heads + head.h];
-        }
-        delta = head.has_column ? d[head.column] : 0.0f;
+// The 16 rows from `grid`, which are sure: kept, or of tiles before this one.
+template <bool FULL>
+__device__ __forceinline__ void fold_rows(const Head<FULL>& head, float (&s)[STATE], u32 grid) {
+    const Recurrent& p = head.p;
+    Room& room = head.room;
+    const u32 committed = head.seq.committed;
+    const auto row_of = [&](u32 pos) { return p.step.seq_rows[head.seq.first + pos - committed]; };
+    const auto row_at = [&](u32 j) {
+        const u32 pos = grid + j, place = pos % WINDOW_ROWS;
+        if (pos < committed) return Folded{room.window_keys[place], room.window_deltas[place]};
+        const u32 row = row_of(pos);
+        return Folded{head.key_row(row), head.delta_row(row)};
     };
-    float sum[R], decay = 0.0f;
-#pragma unroll
-    for (u32 i = 0; i < R; i++) sum[i] = 0.0f;
-    // Unrolled whole it took a minute and a half to compile.
-#pragma unroll 2
-    for (int j = GRID - 1; j >= 0; j--) {
-        const float* k;
-        float delta, g;
-        row_at(j, k, delta, g);
-        const float weighted = expf(decay) * delta;
-        decay += g;
-#pragma unroll
-        for (u32 i = 0; i < R; i++)
-            if (first + i < p.key_dim) sum[i] = __fmaf_rn(k[i], weighted, sum[i]);
-    }
-    const float whole = expf(decay);
-#pragma unroll
-    for (u32 i = 0; i < R; i++) s[i] = __fmaf_rn(whole, s[i], sum[i]);
+    const auto g_at = [&](u32 j) {
+        const u32 pos = grid + j;
+        if (pos < committed) return room.window_g[pos % WINDOW_ROWS];
+        return p.gates[(u64)row_of(pos) * 2 * p.value_heads + head.h];
+    };
+    fold(s, head.key_dim(), head.value_dim(), row_at, g_at);
 }
 
-// What the state gives a row: this thread's part of S^T q and S^T k.
-template <u32 R>
-__device__ __forceinline__ void read_state(const float (&s)[R], const float* q, const float* k, float& sq, float& sk) {
-    sq = 0.0f;
-    sk = 0.0f;
+// What S and the rows before the tile give row t: o, and v less it.
+template <bool FULL>
+__device__ __forceinline__ void add_earlier(const Head<FULL>& head, u32 t) {
+    const Recurrent& p = head.p;
+    Room& room = head.room;
+    const u32 at = 4 * (threadIdx.x & 31), r = room.row[t], pos = room.pos[t], grid = grid_of(pos);
+    const u32 n = pos - grid, n_before = n - __popc(room.ancestors[t]);
+    const u32 n_kept = head.seq.committed > grid ? min(n, head.seq.committed - grid) : 0;
+    float4 gate;
+    if (p.mode & NORMS) gate = head.load(p.gate + (u64)r * head.deltas() + head.h * head.value_dim(), head.value_dim());
+    float4 e = head.load(p.prepared + (u64)r * head.width() + head.v_at(), head.value_dim());
+    const float whole = room.whole[t];
+    float4 o = scaled(*(const float4*)&room.sums[t][0][at], whole);
+    add_scaled(e, -whole, *(const float4*)&room.sums[t][1][at]);
+    u32 place = grid % WINDOW_ROWS;
+#pragma unroll 4
+    for (u32 j = 0; j < n_kept; j++) {
+        const float2 term = room.terms[t][j];
+        const float4 delta = *(const float4*)&room.window_deltas[place][at];
+        place = place + 1 == WINDOW_ROWS ? 0 : place + 1;
+        add_scaled(o, term.x, delta);
+        add_scaled(e, -term.y, delta);
+    }
+#pragma unroll 4
+    for (u32 j = n_kept; j < n_before; j++) {
+        const float2 term = room.terms[t][j];
+        const float4 delta = head.load(head.delta_row(past_row(room.pasts[t][j])), head.value_dim());
+        add_scaled(o, term.x, delta);
+        add_scaled(e, -term.y, delta);
+    }
+    *(float4*)&room.sums[t][0][at] = o;
+    *(float4*)&room.sums[t][1][at] = e;
+    if (p.mode & NORMS) *(float4*)&room.vectors[t][0][at] = gate;
+}
+
+// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A thread per column. Nothing is stored on
+// the way, so that what is read does not wait for it.
+__device__ __forceinline__ void solve(Room& room, u32 n_tile) {
+    const u32 column = threadIdx.x, lane = column & 31;
+    const u32 ancestors = lane < n_tile ? room.ancestors[lane] : 0;
+    float e[TILE];
 #pragma unroll
-    for (u32 i = 0; i < R; i += 4) {
-        const float4 a = *(const float4*)(q + i), b = *(const float4*)(k + i);
-        sq = __fmaf_rn(s[i], a.x, sq);
-        sk = __fmaf_rn(s[i], b.x, sk);
-        sq = __fmaf_rn(s[i + 1], a.y, sq);
-        sk = __fmaf_rn(s[i + 1], b.y, sk);
-        sq = __fmaf_rn(s[i + 2], a.z, sq);
-        sk = __fmaf_rn(s[i + 2], b.z, sk);
-        sq = __fmaf_rn(s[i + 3], a.w, sq);
-        sk = __fmaf_rn(s[i + 3], b.w, sk);
+    for (u32 t = 0; t < TILE; t++) e[t] = t < n_tile ? room.sums[t][1][column] : 0.0f;
+#pragma unroll
+    for (u32 j = 0; j < TILE; j++) {
+        if (j >= n_tile) break;
+        e[j] *= room.beta[j];
+        const u32 from_j = __ballot_sync(0xffffffffu, ancestors >> j & 1) >> (j + 1);
+        // Read whether it counts or not, ahead of what decides that.
+        __align__(16) float terms[TILE];
+#pragma unroll
+        for (u32 i = 0; i + j + 1 < TILE; i += 4) *(float4*)(terms + i) = *(const float4*)&room.own_k[j][i];
+#pragma unroll
+        for (u32 i = 0; i + j + 1 < TILE; i++)
+            if (from_j >> i & 1) e[j + 1 + i] = __fmaf_rn(-terms[i], e[j], e[j + 1 + i]);
+    }
+#pragma unroll
+    for (u32 t = 0; t < TILE; t++)
+        if (t < n_tile) room.sums[t][1][column] = e[t];
+}
+
+// A sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head may still
+// read what they overwrite.
+template <bool FULL>
+__device__ __forceinline__ void keep_own(const Head<FULL>& head, u32 t, float4 delta) {
+    const Recurrent& p = head.p;
+    const Room& room = head.room;
+    const u32 local = head.local + t, at = 4 * (threadIdx.x & 31), pos = room.pos[t];
+    if (local >= head.seq.n_sure || local + WINDOW_ROWS < head.seq.n_sure) return;
+    float *window = head.window_row(pos), *kept = head.kept_row(pos);
+    const float* row = p.qkv + (u64)room.row[t] * head.width();
+    head.store(window + head.keys() + head.h * head.value_dim(), head.value_dim(), delta);
+    if (at == 0) window[head.keys() + head.deltas() + head.h] = room.g[t];
+    if (local + CONV_ROWS >= head.seq.n_sure)
+        head.store(kept + head.v_at(), head.value_dim(), head.load(row + head.v_at(), head.value_dim()));
+    if (!head.is_owner || head.seq.n_sure > 1) return;
+    head.store(window + head.q_at(), head.key_dim(), *(const float4*)&room.vectors[t][1][at]);
+    head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
+    head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
+}
+
+// What the value heads of a key head share enters the window when the last of them is done with what it pushes out.
+template <bool FULL>
+__device__ __forceinline__ void keep_shared(const Head<FULL>& head) {
+    const Recurrent& p = head.p;
+    const u32 n_sure = head.seq.n_sure, group = p.value_heads / p.key_heads, at = 4 * (threadIdx.x & 31);
+    if (n_sure == 1) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        head.room.is_last = atomicInc(p.done + blockIdx.y * p.key_heads + head.key_head, group - 1) == group - 1;
+    __syncthreads();
+    if (!head.room.is_last) return;
+    __threadfence();
+    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += WARPS) {
+        const u64 r = p.step.seq_rows[head.seq.first + local];
+        const u32 pos = head.seq.committed + local;
+        float *window = head.window_row(pos) + head.q_at(), *kept = head.kept_row(pos);
+        const float *key = p.prepared + r * head.width() + head.k_at(), *row = p.qkv + r * head.width();
+#pragma unroll
+        for (u32 i = 0; i < 4; i++)
+            // Perhaps another block's, so not from a cache of this one.
+            if (at + i < head.key_dim()) window[at + i] = __ldcg(key + at + i);
+        if (local + CONV_ROWS < n_sure) continue;
+        head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
+        head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
     }
 }
 
-template <u32 DK>
+// Row t's output: the rows of the tile it comes from and itself added, normed and gated where this launch does that.
+template <bool FULL>
+__device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4 weight) {
+    const Recurrent& p = head.p;
+    const Room& room = head.room;
+    const u32 at = 4 * (threadIdx.x & 31), r = room.row[t];
+    const u32 ancestors = room.ancestors[t];
+    float4 o = *(const float4*)&room.sums[t][0][at];
+#pragma unroll 4
+    for (u32 j = 0; j < t; j++) {
+        const float term = room.own_q[t][j];
+        const float4 delta = *(const float4*)&room.sums[j][1][at];
+        if (ancestors >> j & 1) add_scaled(o, term, delta);
+    }
+    const float4 delta = *(const float4*)&room.sums[t][1][at];
+    add_scaled(o, room.own_q[t][t], delta);
+    head.store(head.delta_row(r), head.value_dim(), delta);
+    const u64 place = (u64)r * head.deltas() + head.h * head.value_dim();
+    if (p.mode & NORMS) {
+        float squares = length_squared(o);
+        if (!FULL) {
+            const float x[4] = {o.x, o.y, o.z, o.w};
+            squares = 0.0f;
+            for (u32 i = 0; i < 4; i++)
+                if (at + i < head.value_dim()) squares = __fmaf_rn(x[i], x[i], squares);
+            squares = warp_sum(squares);
+        }
+        const float4 gate = *(const float4*)&room.vectors[t][0][at];
+        o = scaled(o, rsqrtf(squares / (float)head.value_dim() + p.eps));
+        const float y[4] = {o.x * weight.x * gate.x * quick_sigmoid(gate.x), o.y * weight.y * gate.y * quick_sigmoid(gate.y),
+                            o.z * weight.z * gate.z * quick_sigmoid(gate.z), o.w * weight.w * gate.w * quick_sigmoid(gate.w)};
+        head.store(p.normed + place, head.value_dim(), make_float4(y[0], y[1], y[2], y[3]));
+        if (p.image) image_store(p.image, p.shape, r, head.h, y);
+    } else {
+        head.store(p.out + place, head.value_dim(), o);
+    }
+    keep_own(head, t, delta);
+}
+
+// S^T q and S^T k of all rows of the tile. Sure rows move S to the grid of the first of them; deep drafts see it one grid
+// further, which only committed rows decide.
+template <bool FULL>
+__device__ __forceinline__ void read_state(const Head<FULL>& head, float (&s)[STATE], u32& at, u32 grid) {
+    Room& room = head.room;
+    u32 todo = (1u << head.n_tile) - 1;
+    float saved[STATE];
+    bool is_saved = false;
+#pragma unroll 1
+    for (u32 now = at;; now += GRID) {
+        u32 here = __ballot_sync(0xffffffffu, (threadIdx.x & 31) < head.n_tile && grid_of(room.pos[threadIdx.x & 15]) == now);
+        if (here) state_products(s, room.vectors, room.sums, here);
+        todo &= ~here;
+        if (!todo) break;
+        if (now == grid) {
+#pragma unroll
+            for (u32 i = 0; i < STATE; i++) saved[i] = s[i];
+            is_saved = true;
+        }
+        fold_rows(head, s, now);
+    }
+    at = grid;
+    if (!is_saved) return;
+#pragma unroll
+    for (u32 i = 0; i < STATE; i++) s[i] = saved[i];
+}
+
+template <bool FULL>
 __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
-    Room<DK>& room = *(Room<DK>*)bytes;
-    constexpr u32 R = DK / PARTS;
     // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
-    if (blockIdx.z >= p.step.counts[2]) return pdl_wait();
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, dk = p.key_dim, dv = p.value_dim, h = blockIdx.y;
-    const u32 keys = p.key_heads * dk, key_head = p.tiled ? h % p.key_heads : h / (p.value_heads / p.key_heads);
-    const u32 column = blockIdx.x * COLUMNS + lane;
-    const Head head = {p.step.seqs[blockIdx.z], h, key_head, keys, 2 * keys + p.value_heads * dv, column, column < dv};
+    if (blockIdx.y >= p.step.counts[2]) return pdl_wait();
+    const u32 warp = threadIdx.x >> 5, h = blockIdx.x, group = p.value_heads / p.key_heads;
+    Head<FULL> head = {p, *(Room*)bytes, p.step.seqs[blockIdx.y], h, p.tiled ? h % p.key_heads : h / group,
+                       p.tiled ? h < p.key_heads : h % group == 0, 0, 0};
     const Seq& seq = head.seq;
-    float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * dk * dv + column;
-    float s[R], ahead[R];
-#pragma unroll
-    for (u32 i = 0; i < R; i++) {
-        const u32 a = warp * R + i;
-        s[i] = head.has_column && a < dk ? stored[(u64)a * dv] : 0.0f;
-    }
-    // The kept rows from the stored grid on.
-    const u32 deltas = p.value_heads * dv, len = keys + deltas + p.value_heads;
-    for (u32 pos = seq.stored_grid + warp; pos < seq.committed; pos += PARTS) {
-        const u32 at = pos % WINDOW_ROWS;
-        const float* row = p.window + ((u64)seq.slot * WINDOW_ROWS + at) * len;
-        room.deltas[at][lane] = head.has_column ? row[keys + h * dv + column] : 0.0f;
-        if (lane == 0) room.gs[at] = row[keys + deltas + h];
-    }
+    Room& room = head.room;
+    float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * head.key_dim() * head.value_dim();
+    float s[STATE];
+    if (p.mode & RULES) load_state(s, stored, head.key_dim(), head.value_dim());
+    stage(head);
+    float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (p.mode & NORMS) weight = head.load(p.weight, head.value_dim());
 
-    pdl_wait();
-    pdl_next();
-    u32 at = seq.stored_grid, ahead_at = 0;
-    bool has_ahead = false;
-    for (u32 local = 0; local < seq.n_rows;) {
-        if (local < seq.n_sure)
-            for (const u32 grid = grid_of(seq.committed + local); at < grid; at += GRID) fold(p, head, s, at);
-        u32 end = local + 1;
-        while (end < seq.n_rows && end < local + TILE && !(end < seq.n_sure && grid_of(seq.committed + end) > at)) end++;
-        const u32 n_tile = end - local;
-        for (u32 t = warp; t < n_tile; t += PARTS) {
-            const u64 r = p.step.seq_rows[seq.first + local + t];
-            if (lane == 0) {
-                room.row[t] = (u32)r;
-                room.pos[t] = p.step.rows[r].pos;
-            }
-            const float* x = p.prepared + r * head.width + key_head * dk;
-            for (u32 i = lane; i < DK; i += 32) {
-                room.qk[t][0][i] = i < dk ? x[i] : 0.0f;
-                room.qk[t][1][i] = i < dk ? x[keys + i] : 0.0f;
-            }
-            if (lane == 0) {
-                room.gs[WINDOW_ROWS + (local + t) % RING] = p.gates[r * 2 * p.value_heads + h];
-                room.beta[t] = p.gates[(r * 2 + 1) * p.value_heads + h];
-            }
+    u32 at = seq.stored_grid;
+#pragma unroll 1
+    while (head.local < seq.n_rows) {
+        u32 grid = at, end = head.local + 1;
+        if (head.local < seq.n_sure) grid = max(at, grid_of(seq.committed + head.local));
+        while (end < seq.n_rows && end < head.local + TILE && !(end < seq.n_sure && grid_of(seq.committed + end) > grid)) end++;
+        head.n_tile = end - head.local;
+        find_rows(head);
+        if (head.local == 0) {
+            copies_done();
+            pdl_wait();
+            pdl_next();
         }
+        // Also behind what an earlier tile reads of its rows.
         __syncthreads();
-        for (u32 t = warp; t < n_tile; t += PARTS) {
-            const u32 mine = local + t, r = room.row[t], pos = room.pos[t], n = pos - grid_of(pos);
-            const float2* dots = p.dots + ((u64)r * p.key_heads + key_head) * REACH;
-            const float2 dot = lane <= n ? dots[lane] : make_float2(0.0f, 0.0f);
-            u32 where = 0;
-            float g = 0.0f;
-            if (lane < n) {
-                const u32 past = p.step.pasts[r * REACH + lane];
-                if (past & KEPT) {
-                    where = past & ~KEPT;
-                    g = room.gs[where];
-                } else {
-                    // A tile may overwrite the ring's oldest, so only what is nearer is taken from it.
-                    const u32 other = p.step.rows[past].local;
-                    where = other + RING >= local + TILE ? WINDOW_ROWS + other % RING : WINDOW_ROWS + RING + past;
-                    g = p.gates[(u64)past * 2 * p.value_heads + h];
-                }
-            }
-            // Decay from just after each past row to this one, summed backwards from the row itself: prefix sums reach
-            // -1500 and their differences would lose the digits that matter.
-            float decay = room.gs[WINDOW_ROWS + mine % RING], all = decay;
-            for (int j = (int)n - 1; j >= 0; j--) {
-                const float other = __shfl_sync(0xffffffffu, g, j);
-                all += other;
-                if (j > (int)lane) decay = all;
-            }
-            const float weight = expf(decay);
-            room.terms[t][lane] = {weight * dot.x, weight * dot.y, where, 0};
-            if (lane == n) room.own[t] = dot.y;
-            if (lane == 0) room.whole[t] = expf(all);
-        }
-        for (u32 t = 0; t < n_tile; t++) {
-            const u32 grid = grid_of(room.pos[t]);
-            float sq, sk;
-            const float *q = room.qk[t][0] + warp * R, *k = room.qk[t][1] + warp * R;
-            if (grid == at) {
-                read_state<R>(s, q, k, sq, sk);
-            } else {
-                // A deep draft: one grid further, which only committed rows decide.
-                if (!has_ahead) {
-#pragma unroll
-                    for (u32 i = 0; i < R; i++) ahead[i] = s[i];
-                    ahead_at = at;
-                    has_ahead = true;
-                }
-                for (; ahead_at < grid; ahead_at += GRID) fold(p, head, ahead, ahead_at);
-                read_state<R>(ahead, q, k, sq, sk);
-            }
-            room.sums[t][0][warp][lane] = sq;
-            room.sums[t][1][warp][lane] = sk;
-        }
+        if (p.mode & PREPARES) convolve_rows(head);
+        else
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) load_row(head, t);
         __syncthreads();
-        if (warp == 0) {
-            for (u32 t = 0; t < n_tile; t++) {
-                const u32 mine = local + t, r = room.row[t], n = room.pos[t] - grid_of(room.pos[t]);
-                const u64 place = (u64)r * deltas + h * dv + column;
-                const float v = head.has_column ? p.prepared[(u64)r * head.width + 2 * keys + h * dv + column] : 0.0f;
-                const auto& sums = room.sums[t];
-                float o = room.whole[t] * ((sums[0][0][lane] + sums[0][1][lane]) + (sums[0][2][lane] + sums[0][3][lane]));
-                float d = room.whole[t] * ((sums[1][0][lane] + sums[1][1][lane]) + (sums[1][2][lane] + sums[1][3][lane]));
-#pragma unroll 4
-                for (u32 j = 0; j < n; j++) {
-                    const Term term = room.terms[t][j];
-                    float delta = 0.0f;
-                    if (term.where < WINDOW_ROWS + RING) delta = room.deltas[term.where][lane];
-                    else if (head.has_column) delta = p.delta[(u64)(term.where - WINDOW_ROWS - RING) * deltas + h * dv + column];
-                    d = __fmaf_rn(term.k, delta, d);
-                    o = __fmaf_rn(term.q, delta, o);
-                }
-                const float delta = room.beta[t] * (v - d);
-                room.deltas[WINDOW_ROWS + mine % RING][lane] = delta;
-                if (head.has_column) {
-                    p.delta[place] = delta;
-                    p.out[place] = __fmaf_rn(room.own[t], delta, o);
-                }
-                __syncwarp();
-            }
+        if (p.mode & RULES) {
+            multiply_keys(head, grid);
+            __syncthreads();
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) weigh(head, t);
+            // Their products give way to the state's.
+            __syncthreads();
+            read_state(head, s, at, grid);
+            __syncthreads();
+#pragma unroll 1
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) add_earlier(head, t);
+            __syncthreads();
+            if (threadIdx.x < DIM) solve(room, head.n_tile);
+            __syncthreads();
+#pragma unroll 1
+            for (u32 t = 2 * warp; t < min(2 * warp + 2, head.n_tile); t++) finish_row(head, t, weight);
+            // What the next tile overwrites has been read, and what it reads back of this one is written.
+            __syncthreads();
         }
-        __syncthreads();
-        local = end;
+        head.local = end;
     }
-    if (at != seq.stored_grid && head.has_column) {
-#pragma unroll
-        for (u32 i = 0; i < R; i++)
-            if (warp * R + i < dk) stored[(u64)(warp * R + i) * dv] = s[i];
-    }
+    if (!(p.mode & RULES)) return;
+    if (at != seq.stored_grid) store_state(s, stored, head.key_dim(), head.value_dim());
+    keep_shared(head);
 }
 
-#define ENTRY(DK)                                                                                              \
-    extern "C" __global__ void __launch_bounds__(128, 2) recurrent_##DK(const __grid_constant__ Recurrent p) { \
-        recur<DK>(p);                                                                                          \
-    }
-ENTRY(64)
-ENTRY(128)
-
-// Sure rows enter the window once every head is done with what they push out. Blocks of (row, share of it).
-struct RecurrentKeep {
-    Step step;
-    KeptLayer layer;
-};
-
-extern "C" __global__ void __launch_bounds__(256) recurrent_keep(const __grid_constant__ RecurrentKeep p) {
-    pdl_wait();
-    pdl_next();
-    if (blockIdx.x < p.step.counts[0]) keep_if_sure(p.step, p.layer, blockIdx.x, blockIdx.y, gridDim.y);
-}
-
-// Per head: out = rms(x) . weight . silu(gate), a warp each; and the keeping of the rows, by the same blocks.
-struct GatedNormKeep {
-    Step step;
-    KeptLayer layer;
-    const float *x, *gate, *weight;
-    float* out;
-    u8* image;  // of `out` for the linear kernels, where they want one and a head is one of its blocks
-    float eps;
-    u32 heads, head_dim;
-    ImageShape shape;
-};
-
-extern "C" __global__ void __launch_bounds__(128) gated_norm_keep(const __grid_constant__ GatedNormKeep p) {
-    const u32 r = blockIdx.x, h = blockIdx.y * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
-    const bool is_there = r < p.step.counts[0];
-    pdl_wait();
-    pdl_next();
-    if (!is_there) return;
-    if (h < p.heads) {
-        const u64 at = ((u64)r * p.heads + h) * p.head_dim;
-        // Lanes take channels side by side where the image wants them so; it depends on the shape alone.
-        const u32 step = p.head_dim == 128 ? 1 : 32, first = p.head_dim == 128 ? 4 * lane : lane;
-        const u32 end = p.head_dim == 128 ? first + 4 : p.head_dim;
-        float squares = 0.0f;
-        for (u32 i = first; i < end; i += step) squares = __fmaf_rn(p.x[at + i], p.x[at + i], squares);
-        const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.head_dim + p.eps);
-        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
-        for (u32 i = first, n = 0; i < end; i += step, n++) {
-            const float v = p.x[at + i] * scale * p.weight[i] * silu(p.gate[at + i]);
-            p.out[at + i] = v;
-            if (n == 0) y[0] = v;
-            if (n == 1) y[1] = v;
-            if (n == 2) y[2] = v;
-            if (n == 3) y[3] = v;
-        }
-        if (p.image) image_store(p.image, p.shape, r, h, y);
-    }
-    keep_if_sure(p.step, p.layer, r, blockIdx.y, gridDim.y);
-}
+// Grid: (value heads, sequences).
+extern "C" __global__ void __launch_bounds__(256, 1) recurrent_full(const __grid_constant__ Recurrent p) { recur<true>(p); }
+extern "C" __global__ void __launch_bounds__(256, 1) recurrent_small(const __grid_constant__ Recurrent p) { recur<false>(p); }

@@ -2,6 +2,10 @@
 #pragma once
 #include "common.cuh"
 
+// How keys and values are stored.
+#define F32_KV 0u
+#define F16_KV 1u
+#define BF16_KV 2u
 #define NO_PARENT 0xffffffffu
 #define PAGE 64u
 #define GRID 16u
@@ -11,7 +15,8 @@
 #define TAP_ROWS 32u
 // Earlier rows that a recurrent row can need, from its grid on.
 #define REACH 32u
-// In `pasts`: a committed row, at this place of the kept window.
+// In `pasts`: a committed row, at this place of the kept window. Other rows are of the step: place among the sequence's
+// rows in the upper half, row in the lower.
 #define KEPT 0x80000000u
 
 struct Row {
@@ -38,6 +43,9 @@ struct Step {
     const u32* tables;
     u32 n_classes, pad;
 };
+
+__device__ __forceinline__ u32 past_row(u32 past) { return past & 0xffff; }
+__device__ __forceinline__ u32 past_local(u32 past) { return past >> 16; }
 
 __device__ __forceinline__ u32 page_of(const Step& s, u32 seq, u32 cls, u32 slot) {
     return s.tables[s.table_at[seq * s.n_classes + cls] + slot / PAGE];

@@ -9,6 +9,8 @@ macro_rules! sources {
 /// (module, text), each compiled by itself.
 const SOURCES: &[(&str, &str)] = sources![
     "attention",
+    "attention_bf16",
+    "attention_f16",
     "attention_prepare",
     "commit",
     "copies",
@@ -26,13 +28,14 @@ const SOURCES: &[(&str, &str)] = sources![
     "linear_simple",
     "norm",
     "recurrent",
-    "recurrent_prepare",
     "route",
     "top_tokens",
 ];
 
 /// (name as included, text).
 pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("attention_parts.cuh", include_str!("../kernels/attention_parts.cuh")),
+    ("attention_tiles.cuh", include_str!("../kernels/attention_tiles.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("dot.cuh", include_str!("../kernels/dot.cuh")),
     ("image.cuh", include_str!("../kernels/image.cuh")),
@@ -44,6 +47,8 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear_scaled.cuh", include_str!("../kernels/linear_scaled.cuh")),
     ("linear_sums.cuh", include_str!("../kernels/linear_sums.cuh")),
     ("quant.cuh", include_str!("../kernels/quant.cuh")),
+    ("recurrent_rows.cuh", include_str!("../kernels/recurrent_rows.cuh")),
+    ("recurrent_state.cuh", include_str!("../kernels/recurrent_state.cuh")),
     ("step.cuh", include_str!("../kernels/step.cuh")),
 ];
 

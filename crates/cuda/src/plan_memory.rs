@@ -17,11 +17,11 @@ pub(crate) struct PlanMemory {
     images: Vec<(Act, usize)>,
     /// Of the largest attention op's partial results.
     pub(crate) partials: usize,
-    /// Of the largest recurrent op's products of keys.
-    pub(crate) dots: usize,
+    /// Of the largest recurrent op's keys, a copy for every value head.
+    pub(crate) keys: usize,
     /// Bytes of the arena the plan needs.
     pub(crate) n_bytes: usize,
-    /// Counters of its attention ops.
+    /// Counters of its attention and recurrent ops, which take turns with them.
     pub(crate) n_counters: usize,
     /// Rows of the last run.
     pub(crate) n_rows: usize,
@@ -52,18 +52,17 @@ impl PlanMemory {
         }
         let ops = || plan.ops.iter().filter_map(|op| if let Op::Attention(a) = op { Some(a) } else { None });
         let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
-        let dots = plan
-            .ops
-            .iter()
-            .map(|op| if let Op::RecurrentPrepare(r) = op { recurrent::dot_bytes(&plan, r) } else { 0 });
-        let dots = place(dots.max().unwrap_or(0));
-        let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket)).max().unwrap_or(0);
+        let recurrent_bytes = plan.ops.iter().map(|op| recurrent::key_bytes(&plan, op));
+        let keys = place(recurrent_bytes.max().unwrap_or(0));
+        let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket));
+        let n_counters = n_counters.chain(plan.ops.iter().map(|op| recurrent::n_counters(&plan, op)));
+        let n_counters = n_counters.max().unwrap_or(0);
         Self {
             acts,
             choices,
             images,
             partials,
-            dots,
+            keys,
             n_bytes: total,
             n_counters,
             n_rows: 0,

@@ -115,10 +115,12 @@ impl StateMemory {
         }
     }
 
-    pub(crate) fn kv_is_f16(&self) -> u32 {
+    /// As `step.cuh` numbers them.
+    pub(crate) fn kv_type(&self) -> u32 {
         match self.kv {
-            KvType::F16 => 1,
             KvType::F32 => 0,
+            KvType::F16 => 1,
+            KvType::Bf16 => 2,
         }
     }
 }

@@ -1,15 +1,16 @@
 //! A step as the device reads it: one block of words, packed into pinned memory and sent whole. `kernels/step.cuh` has
 //! the same layout.
 
-use overdraft_plan::{GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
+use overdraft_plan::{BUCKETS, GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
 
 /// Rows and sequences are eight words each.
 const RECORD: usize = 8;
 const COUNTS: usize = 8;
 /// Earlier rows that a recurrent row can need.
 const REACH: usize = 2 * GRID;
-/// Marks a place in the kept window among `pasts`.
+/// Marks a place in the kept window among `pasts`; other rows are there with their place among the sequence's rows.
 const KEPT: u32 = 1 << 31;
+const _: () = assert!(BUCKETS[BUCKETS.len() - 1] < 1 << 15, "a row and its place share a word");
 
 /// Addresses of a step's parts on the device. Passed to kernels by value.
 #[repr(C)]
@@ -118,7 +119,8 @@ impl StepLayout {
             let pasts = &mut words[self.pasts() + i * REACH..][..REACH];
             for (past, pos) in pasts.iter_mut().zip(grid_of(row.pos)..row.pos) {
                 *past = match view.slot_of(pos).checked_sub(view.seq.committed) {
-                    Some(local) => view.seq.rows[local as usize],
+                    // Both halves are below the largest bucket.
+                    Some(local) => local << 16 | view.seq.rows[local as usize],
                     None => KEPT | (pos % WINDOW_ROWS as u32),
                 };
             }
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(words[layout.paths() + 3 * MAX_DRAFT_DEPTH..][..2], [11, 13]);
         let pasts = &words[layout.pasts() + 3 * REACH..][..12];
         assert_eq!(pasts[..10], std::array::from_fn::<u32, 10, _>(|p| KEPT | p as u32));
-        assert_eq!(pasts[10..], [root, a]);
+        assert_eq!(pasts[10..], [root, 1 << 16 | a]);
         assert_eq!(words[layout.logit_rows()], leaf);
         assert_eq!(words[layout.seqs()..][..6], [3, 10, 1, 0, 0, 4]);
         assert_eq!(words[layout.table_at()..][..2], [0, 2]);

@@ -30,13 +30,14 @@ pub fn grid_of(pos: u32) -> u32 {
 pub enum KvType {
     F32,
     F16,
+    Bf16,
 }
 
 impl KvType {
     pub fn bytes(self) -> usize {
         match self {
             KvType::F32 => 4,
-            KvType::F16 => 2,
+            KvType::F16 | KvType::Bf16 => 2,
         }
     }
 }

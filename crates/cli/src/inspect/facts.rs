@@ -3,7 +3,7 @@
 
 use overdraft_engine::{EngineConfig, plan_state};
 use overdraft_models::{Arch, Checkpoint, Hyper, Kind};
-use overdraft_plan::{KvType, PAGE, Retention};
+use overdraft_plan::{PAGE, Retention};
 use serde::Serialize;
 
 use super::count::{self, TypeRow};
@@ -12,7 +12,7 @@ use super::shape::Shape;
 use super::source::Source;
 use super::text::{TemplateFacts, TokenizerFacts};
 use crate::args::MemoryArgs;
-use crate::config::{default_context, kv_type};
+use crate::config::{default_context, kv_name, kv_type};
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Facts {
@@ -130,10 +130,7 @@ impl MemoryFacts {
         let recurrent_bytes = spec.n_bytes() - kv_bytes;
         Self {
             context,
-            kv: match config.kv {
-                KvType::F16 => "f16",
-                KvType::F32 => "f32",
-            },
+            kv: kv_name(config.kv),
             kv_bytes_per_token: full.map_or(0, |class| spec.page_bytes(class) / PAGE),
             kv_bytes,
             recurrent_bytes,

@@ -97,7 +97,7 @@ fn cpu_attention(kv: KvType) -> Distance {
     match kv {
         KvType::F32 => Distance { rms: 1e-6, max: 2e-5 },
         // No worse: definition and backend keep the same half floats.
-        KvType::F16 => Distance { rms: 1e-6, max: 2e-5 },
+        KvType::F16 | KvType::Bf16 => Distance { rms: 1e-6, max: 2e-5 },
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn run(cx: &Cx<'_>, op: &Attention, layer: &mut AttentionMemory) {
         Mode::Fast { isa, .. } => match &layer.kv {
             KvMemory::F32(kv) => attention_pages::run(cx, op, layer, kv, *isa),
             KvMemory::F16(kv) => attention_pages::run(cx, op, layer, kv, *isa),
+            KvMemory::Bf16(kv) => attention_pages::run(cx, op, layer, kv, *isa),
         },
     }
 }
@@ -57,6 +58,7 @@ fn gather(layer: &AttentionMemory, places: impl Iterator<Item = usize>) -> Vec<f
     match &layer.kv {
         KvMemory::F32(kv) => places.map(|i| kv[i]).collect(),
         KvMemory::F16(kv) => places.map(|i| kv[i].to_f32()).collect(),
+        KvMemory::Bf16(kv) => places.map(|i| kv[i].to_f32()).collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Head norms, rotary embedding, and the write of keys and values to their pages.
 
-use half::f16;
 use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use overdraft_plan::{AttentionPrepare, RmsNorm, RopeStyle};
 
 use super::Cx;
@@ -13,6 +13,7 @@ use crate::simd;
 enum KvShared<'a> {
     F32(Shared<'a, f32>),
     F16(Shared<'a, f16>),
+    Bf16(Shared<'a, bf16>),
 }
 
 pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemory) {
@@ -22,6 +23,7 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
     let kv = match &mut layer.kv {
         KvMemory::F32(v) => KvShared::F32(Shared::new(v)),
         KvMemory::F16(v) => KvShared::F16(Shared::new(v)),
+        KvMemory::Bf16(v) => KvShared::Bf16(Shared::new(v)),
     };
     // Rows next to each other write to the same lines of a page of keys: they had better be one thread's.
     let width = op.q.map_or(0, |q| cx.acts.width(q)) + 4 * cx.acts.width(op.k);
@@ -62,6 +64,10 @@ pub(super) fn run(cx: &Cx<'_>, op: &AttentionPrepare, layer: &mut AttentionMemor
                         kv.write(value).copy_from_slice(v);
                     }
                     KvShared::F16(kv) => {
+                        scatter(kv, key, k, |to, x| to.convert_from_f32_slice(x));
+                        kv.write(value).convert_from_f32_slice(v);
+                    }
+                    KvShared::Bf16(kv) => {
                         scatter(kv, key, k, |to, x| to.convert_from_f32_slice(x));
                         kv.write(value).convert_from_f32_slice(v);
                     }

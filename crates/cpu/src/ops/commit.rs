@@ -73,6 +73,7 @@ fn compact(layer: &mut AttentionMemory, step: &Step, seq: SeqView<'_>, path: &[u
             match &mut layer.kv {
                 KvMemory::F32(kv) => move_row(kv, keys, values),
                 KvMemory::F16(kv) => move_row(kv, keys, values),
+                KvMemory::Bf16(kv) => move_row(kv, keys, values),
             }
         }
     }

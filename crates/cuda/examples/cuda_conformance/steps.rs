@@ -1,4 +1,5 @@
-//! How long a step takes: a model from a file, one sequence at a given context, steps of every bucket up to 64 rows.
+//! How long a step takes: a model from a file, one sequence at given contexts, steps of every bucket up to 64 rows, whole
+//! and of one kind of op at a time.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,31 @@ use overdraft_models::{Checkpoint, Decoder, RecordOptions};
 use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
 const REPEATS: usize = 30;
+/// Rows of a prompt's steps.
+const PROMPT: usize = 512;
+
+type Belongs = fn(&Op) -> bool;
+
+fn is_linear(op: &Op) -> bool {
+    matches!(op, Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. })
+}
+
+/// What a step is made of, each captured as a graph of its own. The first says what a graph costs by itself.
+const KINDS: [(&str, Belongs); 8] = [
+    ("embed", |op| matches!(op, Op::Embed { .. })),
+    ("linear", is_linear),
+    ("not linear", |op| !is_linear(op)),
+    ("norm", |op| matches!(op, Op::Norm { .. })),
+    ("recurrent", |op| matches!(op, Op::RecurrentPrepare(_) | Op::Recurrent(_) | Op::GatedNorm { .. })),
+    ("attention", |op| matches!(op, Op::AttentionPrepare(_) | Op::Attention(_))),
+    ("its prepare", |op| matches!(op, Op::AttentionPrepare(_))),
+    ("top tokens", |op| matches!(op, Op::TopTokens { .. })),
+];
 
 struct Timed {
     cuda: Cuda,
     decoder: Decoder,
+    state: StateId,
     table: Vec<u32>,
     n_classes: usize,
 }
@@ -29,12 +51,12 @@ impl Timed {
     }
 
     /// Milliseconds of a replayed step, sorted, and the nodes of its graph.
-    fn time(&mut self, plan: Plan, state: StateId, step: &Step) -> (Vec<f64>, usize) {
+    fn time(&mut self, plan: Plan, step: &Step) -> (Vec<f64>, usize) {
         let id = self.cuda.prepare(plan).unwrap();
         let mut times: Vec<f64> = (0..REPEATS + 2)
             .map(|_| {
                 let begun = Instant::now();
-                self.cuda.run(id, state, step).unwrap();
+                self.cuda.run(id, self.state, step).unwrap();
                 1e3 * begun.elapsed().as_secs_f64()
             })
             .skip(2)
@@ -61,53 +83,86 @@ impl Timed {
         }
         step
     }
+
+    /// Positions `from .. to` enter the pages: by whole steps, or with whatever keys the buffers hold, which a time does
+    /// not depend on.
+    fn read(&mut self, from: usize, to: usize, is_whole: bool) -> f64 {
+        let mut plan = self.record(PROMPT);
+        if !is_whole {
+            plan.ops
+                .retain(|op| matches!(op, Op::Embed { .. } | Op::Angles { .. } | Op::AttentionPrepare(_)));
+        }
+        let plan = self.cuda.prepare(plan).unwrap();
+        let (mut at, mut last) = (from, 0.0);
+        while at < to {
+            let rows = (to - at).min(PROMPT);
+            let step = self.step(at, rows, true);
+            let begun = Instant::now();
+            self.cuda.run(plan, self.state, &step).unwrap();
+            last = 1e3 * begun.elapsed().as_secs_f64();
+            at += rows;
+        }
+        last
+    }
+
+    fn whole_steps(&mut self, context: usize) {
+        println!(
+            "{:>6} {:>9} {:>9} {:>9} {:>6}   at {context}",
+            "rows", "median ms", "least", "most", "nodes"
+        );
+        for bucket in BUCKETS.into_iter().filter(|b| *b <= 64) {
+            let (times, nodes) = self.time(self.record(bucket), &self.step(context, bucket, false));
+            let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
+            println!("{bucket:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}");
+        }
+    }
+
+    fn kinds(&mut self, context: usize) {
+        println!(
+            "{:<12} {:>6} {:>9} {:>6} {:>12}   at {context}",
+            "kind", "rows", "median us", "nodes", "us a node"
+        );
+        for (name, belongs) in KINDS {
+            for rows in [1, 16, 32] {
+                let mut plan = self.record(rows);
+                plan.ops.retain(belongs);
+                let (times, nodes) = self.time(plan, &self.step(context, rows, false));
+                let us = 1e3 * times[REPEATS / 2];
+                println!("{name:<12} {rows:>6} {us:>9.1} {nodes:>6} {:>12.2}", us / nodes.max(1) as f64);
+            }
+        }
+    }
 }
 
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let Some(file) = args.first() else {
-        println!("steps MODEL.gguf [context]");
+        println!("steps MODEL.gguf [contexts, with commas between them]");
         return false;
     };
-    let context: usize = args.get(1).and_then(|n| n.parse().ok()).unwrap_or(512);
+    let contexts = args.get(1).map_or("512", String::as_str);
+    let contexts: Vec<usize> = contexts.split(',').filter_map(|n| n.parse().ok()).collect();
     let checkpoint = Checkpoint::open(Path::new(file)).unwrap();
     let started = Instant::now();
     let decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
     let mut cuda = Cuda::new(device.clone()).unwrap();
     let mut spec = decoder.state_spec(KvType::F16);
-    let pages = (context + 256).div_ceil(PAGE);
+    let pages = (contexts.iter().max().unwrap_or(&0) + 256).div_ceil(PAGE);
     spec.slots = 1;
     spec.pages = vec![pages; spec.classes.len()];
     cuda.load(decoder.weights.clone()).unwrap();
     let state = cuda.allocate(&spec).unwrap();
     let n_classes = spec.classes.len();
-    let mut timed = Timed { cuda, decoder, table: (0..pages as u32).collect(), n_classes };
-    let prompt = timed.record(512);
-    let prompt = timed.cuda.prepare(prompt).unwrap();
-    let (mut at, mut prompt_time) = (0, 0.0);
-    while at < context {
-        let rows = (context - at).min(512);
-        let step = timed.step(at, rows, true);
-        let begun = Instant::now();
-        timed.cuda.run(prompt, state, &step).unwrap();
-        prompt_time = begun.elapsed().as_secs_f64();
-        at += rows;
-    }
-    println!("{file}: loaded and read {context} tokens in {:.1} s", started.elapsed().as_secs_f32());
-    println!("last prompt step of {}: {:.2} ms", (context - 1) % 512 + 1, 1e3 * prompt_time);
-    println!("{:>6} {:>9} {:>9} {:>6} {:>14}", "rows", "median ms", "least ms", "nodes", "without linear");
-    for bucket in BUCKETS.into_iter().filter(|b| *b <= 64) {
-        let step = timed.step(context, bucket, false);
-        let plan = timed.record(bucket);
-        let (all, nodes) = timed.time(plan.clone(), state, &step);
-        // What is left when no weight is read.
-        let mut rest = plan;
-        rest.ops.retain(|op| !matches!(op, Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. }));
-        let (rest, rest_nodes) = timed.time(rest, state, &step);
-        let (median, least) = (all[REPEATS / 2], all[0]);
+    let mut timed = Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes };
+    let mut at = 0;
+    for (nth, context) in contexts.into_iter().enumerate() {
+        let last = timed.read(at, context, nth == 0);
+        at = context;
         println!(
-            "{bucket:>6} {median:>9.3} {least:>9.3} {nodes:>6} {:>9.3} ({rest_nodes})",
-            rest[REPEATS / 2]
+            "{file}: {context} tokens after {:.1} s, the last step {last:.2} ms",
+            started.elapsed().as_secs_f32()
         );
+        timed.whole_steps(context);
+        timed.kinds(context);
     }
     true
 }

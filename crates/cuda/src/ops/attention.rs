@@ -1,6 +1,6 @@
 //! Head norms, rotation and the write to pages; then attention itself.
 
-use overdraft_plan::{Attention, AttentionPrepare, RmsNorm, RopeStyle};
+use overdraft_plan::{Attention, AttentionPrepare, KvType, PAGE, RmsNorm, RopeStyle};
 
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
@@ -11,6 +11,11 @@ use crate::step_data::StepView;
 const SPLITS: usize = 32;
 /// Rows of a launch: bounds the partial results, which a prompt's 512 rows would make 800 MB of.
 const ROWS: usize = 64;
+/// Of the kernels on tensor cores: rows of a launch, and `MAX_CHUNKS` of `attention_parts.cuh`.
+const TILE_ROWS: usize = 32;
+const MAX_CHUNKS: usize = 124;
+/// Tiles of the wider kernels.
+const WIDE: usize = 3;
 /// Channels of a head at most: a thread each.
 const MAX_HEAD_DIM: usize = 256;
 
@@ -32,32 +37,73 @@ kernel_params!(PrepareParams {
     rotary: u32,
     pairs: u32,
     class: u32,
-    kv_is_f16: u32,
+    kv_type: u32,
 });
-kernel_params!(AttentionParams {
-    step: StepView,
-    q: u64,
-    out: u64,
-    kv: u64,
-    sinks: u64,
-    partials: u64,
-    done: u64,
-    image: u64,
-    scale: f32,
-    first_row: u32,
-    heads: u32,
-    kv_heads: u32,
-    d: u32,
-    q_stride: u32,
-    window: u32,
-    see_ahead: u32,
-    class: u32,
-    kv_is_f16: u32,
-    gated: u32,
-    head_blocks: u32,
-    shape: ImageShape,
-    pad: u32,
-});
+kernel_params!(
+    /// `Attention` of `attention_parts.cuh`.
+    AttentionParams {
+        step: StepView,
+        q: u64,
+        out: u64,
+        kv: u64,
+        sinks: u64,
+        partials: u64,
+        done: u64,
+        image: u64,
+        scale: f32,
+        first_row: u32,
+        n_rows: u32,
+        heads: u32,
+        kv_heads: u32,
+        d: u32,
+        q_stride: u32,
+        window: u32,
+        see_ahead: u32,
+        class: u32,
+        kv_type: u32,
+        gated: u32,
+        head_blocks: u32,
+        n_shared: u32,
+        n_counters: u32,
+        shape: ImageShape,
+    }
+);
+
+impl AttentionParams {
+    /// For a launch over no rows yet.
+    fn new(cx: &Cx<'_>, op: &Attention) -> Self {
+        let layer = cx.state.attention(op.layer);
+        // Heads are whole blocks of the image, or the image has a kernel of its own.
+        let (image, shape) =
+            if op.head_dim.is_multiple_of(128) { cx.image_to_make(op.out) } else { Default::default() };
+        Self {
+            step: cx.step,
+            q: cx.act(op.q),
+            out: cx.act(op.out),
+            kv: layer.kv.ptr(),
+            sinks: cx.weights.opt_vector(op.sinks),
+            partials: cx.base + cx.memory.partials as u64,
+            done: cx.counters,
+            image,
+            scale: op.scale,
+            first_row: 0,
+            n_rows: 0,
+            heads: op.heads as u32,
+            kv_heads: op.kv_heads as u32,
+            d: op.head_dim as u32,
+            q_stride: (op.head_dim * if op.gated { 2 } else { 1 }) as u32,
+            window: op.window.unwrap_or(0),
+            see_ahead: u32::from(op.see_ahead),
+            class: layer.shape.class as u32,
+            kv_type: cx.state.kv_type(),
+            gated: u32::from(op.gated),
+            head_blocks: 0,
+            n_shared: 0,
+            n_counters: 0,
+            shape,
+        }
+    }
+}
 
 pub(super) fn check(op: &Attention) -> Result<()> {
     let d = op.head_dim;
@@ -82,12 +128,20 @@ fn grouping(op: &Attention) -> (usize, usize) {
     (heads, group.div_ceil(heads))
 }
 
+/// Whether keys of 16 bits go through tensor cores.
+fn has_tiles(op: &Attention) -> bool {
+    matches!(op.head_dim, 64 | 128 | 256) && op.heads / op.kv_heads <= 16
+}
+
 pub(crate) fn partial_bytes(op: &Attention, bucket: usize) -> usize {
-    4 * bucket.min(ROWS) * op.heads * SPLITS * (op.head_dim + 2)
+    let simple = bucket.min(ROWS) * SPLITS;
+    let tiles = if has_tiles(op) { bucket.min(TILE_ROWS) * MAX_CHUNKS } else { 0 };
+    4 * simple.max(tiles) * op.heads * (op.head_dim + 4)
 }
 
 pub(crate) fn n_counters(op: &Attention, bucket: usize) -> usize {
-    bucket.min(ROWS) * op.kv_heads * grouping(op).1
+    let simple = bucket.min(ROWS) * grouping(op).1;
+    simple.max(2 * bucket.min(TILE_ROWS)) * op.kv_heads
 }
 
 pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
@@ -112,47 +166,72 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
         rotary: op.rotary_dims as u32,
         pairs: u32::from(op.style == RopeStyle::Pairs),
         class: layer.shape.class as u32,
-        kv_is_f16: cx.state.kv_is_f16(),
+        kv_type: cx.state.kv_type(),
     };
     let units = if op.q.is_some() { op.heads } else { 0 } + 2 * op.kv_heads;
     let grid = [cx.capacity(op.k) as usize, units.div_ceil(4), 1];
     cx.launch(("attention_prepare", "attention_prepare"), grid, 128, 4 * 4 * op.head_dim, &params)
 }
 
+/// `Layout` of `attention_tiles.cuh`, for tiles of so many times 16 (row, head) pairs.
+fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
+    let (page, pair) = (PAGE * (2 * d + 64) + PAGE * (2 * d + 16), 32);
+    // `STAGES`
+    let pages = if d < 256 || has_room { 2 * page } else { page };
+    pages + tiles * (64 * d + 16 * 4 * (PAGE + 4) + 2 * 16 * (2 * PAGE + 16) + 16 * pair) + 8 * PAGE
+}
+
+fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
+    let bucket = cx.capacity(op.q) as usize;
+    let device = cx.gpu.device;
+    // More pairs share a page as soon as one tile does not hold them.
+    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, matches!(device.sm, 90 | 100));
+    let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
+    let tiles = if is_wide { WIDE } else { 1 };
+    // More than run at once, so that short chunks fill the gaps that long ones leave.
+    let n_shared = 2 * device.n_multiprocessors;
+    let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
+    let mut params =
+        AttentionParams { n_shared: n_shared as u32, n_counters, ..AttentionParams::new(cx, op) };
+    for first in (0..bucket).step_by(TILE_ROWS) {
+        let rows = (bucket - first).min(TILE_ROWS);
+        (params.first_row, params.n_rows) = (first as u32, rows as u32);
+        let grid = [n_shared + rows * op.kv_heads, 1, 1];
+        let kernel = tile_entry(cx.state.kv, op.head_dim, is_wide);
+        cx.launch(kernel, grid, 256, bytes(tiles), &params)?;
+    }
+    Ok(())
+}
+
+fn tile_entry(kv: KvType, d: usize, is_wide: bool) -> (&'static str, &'static str) {
+    const F16: [[&str; 2]; 3] = [
+        ["attention_f16_64_1", "attention_f16_64_3"],
+        ["attention_f16_128_1", "attention_f16_128_3"],
+        ["attention_f16_256_1", "attention_f16_256_3"],
+    ];
+    const BF16: [[&str; 2]; 3] = [
+        ["attention_bf16_64_1", "attention_bf16_64_3"],
+        ["attention_bf16_128_1", "attention_bf16_128_3"],
+        ["attention_bf16_256_1", "attention_bf16_256_3"],
+    ];
+    let (size, wide) = (d.ilog2() as usize - 6, usize::from(is_wide));
+    match kv {
+        KvType::Bf16 => ("attention_bf16", BF16[size][wide]),
+        _ => ("attention_f16", F16[size][wide]),
+    }
+}
+
 pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<()> {
-    let layer = cx.state.attention(op.layer);
+    if cx.state.kv != KvType::F32 && has_tiles(op) {
+        return attention_tiles(cx, op);
+    }
     let (heads, blocks) = grouping(op);
-    // Heads are whole blocks of the image, or the image has a kernel of its own.
-    let (image, shape) =
-        if op.head_dim.is_multiple_of(128) { cx.image_to_make(op.out) } else { Default::default() };
-    let mut params = AttentionParams {
-        step: cx.step,
-        q: cx.act(op.q),
-        out: cx.act(op.out),
-        kv: layer.kv.ptr(),
-        sinks: cx.weights.opt_vector(op.sinks),
-        partials: cx.base + cx.memory.partials as u64,
-        done: cx.counters,
-        image,
-        scale: op.scale,
-        first_row: 0,
-        heads: op.heads as u32,
-        kv_heads: op.kv_heads as u32,
-        d: op.head_dim as u32,
-        q_stride: (op.head_dim * if op.gated { 2 } else { 1 }) as u32,
-        window: op.window.unwrap_or(0),
-        see_ahead: u32::from(op.see_ahead),
-        class: layer.shape.class as u32,
-        kv_is_f16: cx.state.kv_is_f16(),
-        gated: u32::from(op.gated),
-        head_blocks: blocks as u32,
-        shape,
-        pad: 0,
-    };
+    let mut params = AttentionParams { head_blocks: blocks as u32, ..AttentionParams::new(cx, op) };
     let bucket = cx.capacity(op.q) as usize;
     for first in (0..bucket).step_by(ROWS) {
-        params.first_row = first as u32;
-        let grid = [SPLITS, op.kv_heads * blocks, (bucket - first).min(ROWS)];
+        let rows = (bucket - first).min(ROWS);
+        (params.first_row, params.n_rows) = (first as u32, rows as u32);
+        let grid = [SPLITS, op.kv_heads * blocks, rows];
         cx.launch(("attention", entry(heads, chunk(op.head_dim))), grid, 256, 0, &params)?;
     }
     Ok(())

@@ -49,9 +49,7 @@ impl CommitTables {
             max_kv_heads = max_kv_heads.max(shape.kv_heads);
             // `KvLayer` of `commit.cu`.
             let sizes = [shape.kv_heads, shape.head_dim, shape.class].map(|n| n as u32);
-            kv.extend(
-                [ptr as u32, (ptr >> 32) as u32].into_iter().chain(sizes).chain([cx.state.kv_is_f16()]),
-            );
+            kv.extend([ptr as u32, (ptr >> 32) as u32].into_iter().chain(sizes).chain([cx.state.kv_type()]));
         }
         let kept = plan.kept.iter().flat_map(|rows| KeptLayer::new(cx, rows).words()).collect();
         Ok(Self {

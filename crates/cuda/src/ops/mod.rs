@@ -83,6 +83,12 @@ impl Cx<'_> {
         (self.base + at as u64, fast.image_shape(self.capacity(out) as usize, self.width(out)))
     }
 
+    /// What the op writes is no longer what its images hold.
+    fn forget_images(&self, op: &Op) {
+        let written = written(op);
+        self.imaged.borrow_mut().retain(|act| !written.contains(act));
+    }
+
     pub(crate) fn launch<P: KernelParams>(
         &self,
         kernel: (&'static str, &'static str),
@@ -158,24 +164,26 @@ pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
 
 /// All ops of the plan, in order; neighbours that one kernel can serve together.
 pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
-    let mut ops = cx.plan().ops.iter().peekable();
-    while let Some(op) = ops.next() {
-        match (op, ops.peek()) {
-            (Op::Recurrent(r), Some(Op::GatedNorm { x, gate, norm, head_dim, out })) if *x == r.out => {
-                cx.imaged.borrow_mut().retain(|act| ![r.delta, r.out, *out].contains(act));
-                recurrent::recurrent(cx, r)?;
-                recurrent::gated_norm_keep(cx, r, *gate, *norm, *head_dim, *out)?;
-                ops.next();
+    let mut rest = cx.plan().ops.as_slice();
+    while let Some(op) = rest.first() {
+        let taken = match recurrent::Fused::at(cx, rest) {
+            Some(fused) => {
+                rest[..fused.n_ops].iter().for_each(|op| cx.forget_images(op));
+                recurrent::recurrent(cx, &fused)?;
+                fused.n_ops
             }
-            _ => launch(op, cx)?,
-        }
+            None => {
+                launch(op, cx)?;
+                1
+            }
+        };
+        rest = &rest[taken..];
     }
     Ok(())
 }
 
 fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
-    let written = written(op);
-    cx.imaged.borrow_mut().retain(|act| !written.contains(act));
+    cx.forget_images(op);
     match op {
         Op::Embed { table, out } => row_ops::embed(cx, *table, *out),
         Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
@@ -191,11 +199,7 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::LinearGlu { x, gate, up, glu, out } => linear::linear_glu(cx, *x, [*gate, *up], *glu, *out),
         Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
-        Op::RecurrentPrepare(op) => recurrent::prepare(cx, op),
-        Op::Recurrent(op) => {
-            recurrent::recurrent(cx, op)?;
-            recurrent::keep(cx, op)
-        }
+        Op::RecurrentPrepare(_) | Op::Recurrent(_) => unreachable!("taken by `recurrent::Fused`"),
         Op::Route(op) => experts::route(cx, op),
         Op::ExpertGlu(op) => experts::glu(cx, op),
         Op::ExpertAdd(op) => experts::add(cx, op),

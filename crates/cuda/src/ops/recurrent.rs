@@ -1,7 +1,7 @@
-//! The gated delta rule: its inputs, the rule, and the rows it keeps.
+//! The gated delta rule with its neighbours: one kernel for the op that prepares its inputs, the rule, and the norm behind it.
 
 use overdraft_plan::{
-    Act, KeptRows, KeyHeadRule, Plan, Recurrent, RecurrentPrepare, RecurrentState, RmsNorm, WINDOW_ROWS,
+    Act, KeptRows, KeyHeadRule, Op, Plan, Recurrent, RecurrentPrepare, RecurrentState, RmsNorm, WINDOW_ROWS,
 };
 
 use super::{Cx, kernel_params};
@@ -9,43 +9,52 @@ use crate::driver::{CudaError, Result};
 use crate::linear::ImageShape;
 use crate::step_data::StepView;
 
-/// Of `recurrent.cu`.
-const COLUMNS: usize = 32;
-const PARTS: usize = 4;
-const REACH: usize = 32;
+/// Of `recurrent.cu` and its headers.
+const DIM: usize = 128;
+const STRIDE: usize = 136;
 const TILE: usize = 16;
-const RING: usize = 64;
-/// Key channels the largest kernel has registers for.
-const MAX_KEY_DIM: usize = 128;
-/// Blocks that share a row's keeping.
-const KEEP_SHARES: usize = 8;
+const REACH: usize = 32;
+const THREADS: u32 = 256;
+const PREPARES: u32 = 1;
+const RULES: u32 = 2;
+const NORMS: u32 = 4;
+/// `Room`, in words.
+const ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
+    + TILE * (2 * STRIDE + 2 * DIM)
+    + 3 * 4 * DIM
+    + TILE * (2 * REACH + 2 * TILE + REACH)
+    + 6 * TILE
+    + 1;
 
 pub(crate) fn check(shape: &RecurrentState) -> Result<()> {
-    if shape.key_dim <= MAX_KEY_DIM {
-        return Ok(());
+    for (what, n) in [("key", shape.key_dim), ("value", shape.value_dim)] {
+        if n > DIM || !n.is_multiple_of(2) {
+            let why = format!("its {what} heads have {n} channels, which must be even and at most {DIM}");
+            return Err(CudaError::Unsupported { what: "a recurrent layer".into(), why });
+        }
     }
-    let why = format!("its key heads have {} channels, at most {MAX_KEY_DIM}", shape.key_dim);
-    Err(CudaError::Unsupported { what: "a recurrent layer".into(), why })
+    Ok(())
 }
 
-/// Bytes of the products of keys that `recurrent_prepare` leaves for `recurrent`. There are no more key heads than value
-/// heads.
-pub(crate) fn dot_bytes(plan: &Plan, op: &RecurrentPrepare) -> usize {
-    8 * REACH * plan.bucket * plan.act(op.b).width
+/// Bytes of every value head's copy of the keys. A head's keys are no longer than the kernel has room for.
+pub(crate) fn key_bytes(plan: &Plan, op: &Op) -> usize {
+    4 * DIM * plan.bucket * value_heads(plan, op)
 }
 
-/// `Room` of `recurrent.cu`.
-fn shared_bytes(key_dim: usize) -> usize {
-    let table = WINDOW_ROWS + RING;
-    4 * (TILE * 2 * key_dim
-        + TILE * 2 * PARTS * COLUMNS
-        + TILE * REACH * 4
-        + table * COLUMNS
-        + table
-        + 5 * TILE)
+/// Counters: one for each key head of each sequence, and there are no more of those than value heads and rows.
+pub(crate) fn n_counters(plan: &Plan, op: &Op) -> usize {
+    plan.bucket * value_heads(plan, op)
 }
 
-kernel_params!(PrepareParams {
+fn value_heads(plan: &Plan, op: &Op) -> usize {
+    match op {
+        Op::RecurrentPrepare(r) => plan.act(r.gates).width / 2,
+        Op::Recurrent(r) => plan.act(r.gates).width / 2,
+        _ => 0,
+    }
+}
+
+kernel_params!(RecurrentParams {
     step: StepView,
     qkv: u64,
     b: u64,
@@ -53,31 +62,27 @@ kernel_params!(PrepareParams {
     conv: u64,
     decay: u64,
     dt_bias: u64,
-    kept: u64,
-    window: u64,
-    out: u64,
-    gates: u64,
-    dots: u64,
-    key_heads: u32,
-    value_heads: u32,
-    key_dim: u32,
-    value_dim: u32,
-});
-kernel_params!(RecurrentParams {
-    step: StepView,
+    gate: u64,
+    weight: u64,
     prepared: u64,
     gates: u64,
-    window: u64,
-    dots: u64,
     delta: u64,
     out: u64,
+    normed: u64,
+    keys: u64,
     state: u64,
+    window: u64,
+    kept: u64,
+    done: u64,
+    image: u64,
+    eps: f32,
     key_heads: u32,
     value_heads: u32,
     key_dim: u32,
     value_dim: u32,
     tiled: u32,
-    pad: u32,
+    mode: u32,
+    shape: ImageShape,
 });
 kernel_params!(
     /// `KeptLayer` of `keep.cuh`.
@@ -94,20 +99,6 @@ kernel_params!(
         value_dim: u32,
     }
 );
-kernel_params!(KeepParams { step: StepView, layer: KeptLayer });
-kernel_params!(GatedNormKeep {
-    step: StepView,
-    layer: KeptLayer,
-    x: u64,
-    gate: u64,
-    weight: u64,
-    out: u64,
-    image: u64,
-    eps: f32,
-    heads: u32,
-    head_dim: u32,
-    shape: ImageShape,
-});
 
 impl KeptLayer {
     pub(crate) fn new(cx: &Cx<'_>, rows: &KeptRows) -> Self {
@@ -135,102 +126,98 @@ impl KeptLayer {
     }
 }
 
-pub(super) fn prepare(cx: &Cx<'_>, op: &RecurrentPrepare) -> Result<()> {
-    let layer = cx.state.recurrent(op.layer);
-    let shape = layer.shape;
-    let params = PrepareParams {
-        step: cx.step,
-        qkv: cx.act(op.qkv),
-        b: cx.act(op.b),
-        a: cx.act(op.a),
-        conv: cx.weights.vector(op.conv),
-        decay: cx.weights.vector(op.decay),
-        dt_bias: cx.weights.vector(op.dt_bias),
-        kept: layer.conv.ptr(),
-        window: layer.window.ptr(),
-        out: cx.act(op.out),
-        gates: cx.act(op.gates),
-        dots: cx.base + cx.memory.dots as u64,
-        key_heads: shape.key_heads as u32,
-        value_heads: shape.value_heads as u32,
-        key_dim: shape.key_dim as u32,
-        value_dim: shape.value_dim as u32,
-    };
-    // Blocks of key heads take sequences and the others rows; there are no more sequences than rows.
-    let grid = [shape.key_heads + shape.value_heads.div_ceil(16), cx.capacity(op.qkv) as usize, 1];
-    cx.launch(("recurrent_prepare", "recurrent_prepare"), grid, 512, 0, &params)
-}
-
-pub(super) fn recurrent(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
-    let layer = cx.state.recurrent(op.layer);
-    let shape = layer.shape;
-    let params = RecurrentParams {
-        step: cx.step,
-        prepared: cx.act(op.prepared),
-        gates: cx.act(op.gates),
-        window: layer.window.ptr(),
-        dots: cx.base + cx.memory.dots as u64,
-        delta: cx.act(op.delta),
-        out: cx.act(op.out),
-        state: layer.s.ptr(),
-        key_heads: shape.key_heads as u32,
-        value_heads: shape.value_heads as u32,
-        key_dim: shape.key_dim as u32,
-        value_dim: shape.value_dim as u32,
-        tiled: u32::from(op.rule == KeyHeadRule::Tiled),
-        pad: 0,
-    };
-    // A sequence has at least one row, so there are no more of them than rows, nor than slots.
-    let n_seqs = (cx.capacity(op.prepared) as usize).min(cx.state.slots);
-    let (entry, room) =
-        if shape.key_dim <= 64 { ("recurrent_64", 64) } else { ("recurrent_128", MAX_KEY_DIM) };
-    let grid = [shape.value_dim.div_ceil(COLUMNS), shape.value_heads, n_seqs];
-    cx.launch(("recurrent", entry), grid, 32 * PARTS as u32, shared_bytes(room), &params)
-}
-
-fn kept_layer(cx: &Cx<'_>, op: &Recurrent) -> KeptLayer {
-    let rows = KeptRows {
-        layer: op.layer,
-        prepared: op.prepared,
-        preconv: op.preconv,
-        gates: op.gates,
-        delta: op.delta,
-    };
-    KeptLayer::new(cx, &rows)
-}
-
-/// Sure rows enter the kept window, once all heads are done with it.
-pub(super) fn keep(cx: &Cx<'_>, op: &Recurrent) -> Result<()> {
-    let params = KeepParams { step: cx.step, layer: kept_layer(cx, op) };
-    let grid = [cx.capacity(op.prepared) as usize, KEEP_SHARES, 1];
-    cx.launch(("recurrent", "recurrent_keep"), grid, 256, 0, &params)
-}
-
-/// [`keep`] together with the gated norm of what the op gave.
-pub(super) fn gated_norm_keep(
-    cx: &Cx<'_>,
-    op: &Recurrent,
+struct Norm {
     gate: Act,
     norm: RmsNorm,
-    head_dim: usize,
     out: Act,
-) -> Result<()> {
-    let heads = cx.width(op.out) / head_dim;
-    // A head is a block of the image, or the image has a kernel of its own.
-    let (image, shape) = if head_dim == 128 { cx.image_to_make(out) } else { Default::default() };
-    let params = GatedNormKeep {
-        step: cx.step,
-        layer: kept_layer(cx, op),
-        x: cx.act(op.out),
-        gate: cx.act(gate),
-        weight: cx.weights.vector(norm.weight),
-        out: cx.act(out),
-        image,
-        eps: norm.eps,
-        heads: heads as u32,
-        head_dim: head_dim as u32,
-        shape,
+}
+
+/// Ops of one layer that the kernel runs together.
+pub(super) struct Fused<'a> {
+    prepare: Option<&'a RecurrentPrepare>,
+    rule: Option<&'a Recurrent>,
+    norm: Option<Norm>,
+    pub(super) n_ops: usize,
+}
+
+impl<'a> Fused<'a> {
+    /// What `ops` begins with, if that is for this kernel.
+    pub(super) fn at(cx: &Cx<'_>, ops: &'a [Op]) -> Option<Self> {
+        let (prepare, rule) = match (ops.first()?, ops.get(1)) {
+            (Op::RecurrentPrepare(p), Some(Op::Recurrent(r)))
+                if (p.out, p.gates, p.qkv, p.layer) == (r.prepared, r.gates, r.preconv, r.layer) =>
+            {
+                (Some(p), Some(r))
+            }
+            (Op::RecurrentPrepare(p), _) => (Some(p), None),
+            (Op::Recurrent(r), _) => (None, Some(r)),
+            _ => return None,
+        };
+        let n_ops = usize::from(prepare.is_some()) + usize::from(rule.is_some());
+        let norm = match (rule, ops.get(n_ops)) {
+            (Some(r), Some(Op::GatedNorm { x, gate, norm, head_dim, out }))
+                if *x == r.out && *head_dim == cx.state.recurrent(r.layer).shape.value_dim =>
+            {
+                Some(Norm { gate: *gate, norm: *norm, out: *out })
+            }
+            _ => None,
+        };
+        let n_ops = n_ops + usize::from(norm.is_some());
+        Some(Self { prepare, rule, norm, n_ops })
+    }
+}
+
+pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
+    let Fused { prepare, rule, norm, .. } = fused;
+    let (layer, prepared, gates, qkv) = match (prepare, rule) {
+        (_, Some(r)) => (r.layer, r.prepared, r.gates, r.preconv),
+        (Some(p), None) => (p.layer, p.out, p.gates, p.qkv),
+        (None, None) => return Ok(()),
     };
-    let grid = [cx.capacity(op.prepared) as usize, heads.div_ceil(4), 1];
-    cx.launch(("recurrent", "gated_norm_keep"), grid, 128, 0, &params)
+    let layer = cx.state.recurrent(layer);
+    let shape = layer.shape;
+    // A head is a block of the image, or the image has a kernel of its own.
+    let (image, image_shape) = match norm {
+        Some(n) if shape.value_dim == 128 => cx.image_to_make(n.out),
+        _ => Default::default(),
+    };
+    let params = RecurrentParams {
+        step: cx.step,
+        qkv: cx.act(qkv),
+        b: cx.opt_act(prepare.map(|p| p.b)),
+        a: cx.opt_act(prepare.map(|p| p.a)),
+        conv: cx.weights.opt_vector(prepare.map(|p| p.conv)),
+        decay: cx.weights.opt_vector(prepare.map(|p| p.decay)),
+        dt_bias: cx.weights.opt_vector(prepare.map(|p| p.dt_bias)),
+        gate: cx.opt_act(norm.as_ref().map(|n| n.gate)),
+        weight: cx.weights.opt_vector(norm.as_ref().map(|n| n.norm.weight)),
+        prepared: cx.act(prepared),
+        gates: cx.act(gates),
+        delta: cx.opt_act(rule.map(|r| r.delta)),
+        out: cx.opt_act(rule.map(|r| r.out)),
+        normed: cx.opt_act(norm.as_ref().map(|n| n.out)),
+        keys: cx.base + cx.memory.keys as u64,
+        state: layer.s.ptr(),
+        window: layer.window.ptr(),
+        kept: layer.conv.ptr(),
+        done: cx.counters,
+        image,
+        eps: norm.as_ref().map_or(0.0, |n| n.norm.eps),
+        key_heads: shape.key_heads as u32,
+        value_heads: shape.value_heads as u32,
+        key_dim: shape.key_dim as u32,
+        value_dim: shape.value_dim as u32,
+        tiled: u32::from(rule.is_some_and(|r| r.rule == KeyHeadRule::Tiled)),
+        mode: if prepare.is_some() { PREPARES } else { 0 }
+            | if rule.is_some() { RULES } else { 0 }
+            | if norm.is_some() { NORMS } else { 0 },
+        shape: image_shape,
+    };
+    // A sequence has at least one row, so there are no more of them than rows, nor than slots.
+    let n_seqs = (cx.capacity(prepared) as usize).min(cx.state.slots);
+    let grid = [shape.value_heads, n_seqs, 1];
+    let window_row = shape.window_row_len();
+    let is_full = (shape.key_dim, shape.value_dim) == (DIM, DIM) && window_row.is_multiple_of(4);
+    let entry = if is_full { "recurrent_full" } else { "recurrent_small" };
+    cx.launch(("recurrent", entry), grid, THREADS, 4 * ROOM, &params)
 }

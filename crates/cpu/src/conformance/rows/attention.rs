@@ -57,6 +57,10 @@ fn shapes() -> Vec<Shape> {
         Shape { heads: 2, kv_heads: 1, see_ahead: true, window: Some(40), kv: KvType::F16, ..PLAIN },
         Shape { heads: 2, kv_heads: 1, prompt: 900, ..PLAIN },
         Shape { heads: 2, kv_heads: 1, kv: KvType::F16, prompt: 900, ..PLAIN },
+        Shape { heads: 6, kv_heads: 1, head_dim: 256, rotary_dims: 64, norms: true, gated: true, kv: KvType::Bf16, prompt: 200, ..PLAIN },
+        Shape { heads: 4, kv_heads: 2, kv: KvType::Bf16, window: Some(70), sinks: true, ..PLAIN },
+        Shape { heads: 2, kv_heads: 1, head_dim: 64, rotary_dims: 64, kv: KvType::F16, prompt: 2600, ..PLAIN },
+        Shape { heads: 4, kv_heads: 1, head_dim: 128, rotary_dims: 128, kv: KvType::F16, see_ahead: true, window: Some(90), ..PLAIN },
     ]
 }
 

@@ -1,0 +1,4 @@
+#include "attention_tiles.cuh"
+
+TILES(64, 1, 1, true, attention_bf16) TILES(128, 1, 1, true, attention_bf16) TILES(256, 1, 1, true, attention_bf16)
+TILES(64, 3, 1, true, attention_bf16) TILES(128, 3, 1, true, attention_bf16) TILES(256, 3, 1, true, attention_bf16)

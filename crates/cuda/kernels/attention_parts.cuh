@@ -1,0 +1,103 @@
+// Parameters of the attention kernels; chunks of the context and instructions of those on tensor cores.
+#pragma once
+#include "image.cuh"
+#include "step.cuh"
+
+struct Attention {
+    Step step;
+    const float* q;
+    float* out;
+    const void* kv;  // [page, k or v, kv head, position, d]
+    const float* sinks;
+    // On tensor cores [row of the launch, head, MAX_CHUNKS, 4 + d]: max, sum, none, none, weighted values. Otherwise
+    // [row of the launch, head, SPLITS, d + 2] without the gap.
+    float* partials;
+    u32* done;  // zero between launches: [row, kv head] twice; otherwise [row, kv head, head block]
+    u8* image;  // of `out` for the linear kernels, where they want one and heads are whole blocks of it
+    float scale;
+    // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
+    u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;
+    u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
+    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second
+    ImageShape shape;
+};
+
+// Bounds of chunks: one page at first, so that a short context fills the device, then more, so that a long one leaves few
+// results to put together. The last has no end.
+#define MAX_CHUNKS 124u
+__device__ __forceinline__ u32 chunk_of(u32 page) {
+    const u32 chunk = page < 32 ? page : page < 128 ? 32 + (page - 32) / 8 : page < 512 ? 44 + (page - 128) / 16 : 68 + (page - 512) / 64;
+    return min(chunk, MAX_CHUNKS - 1);
+}
+__device__ __forceinline__ u32 chunk_start(u32 chunk) {
+    if (chunk >= MAX_CHUNKS) return ~0u;
+    return chunk < 32 ? chunk : chunk < 44 ? 32 + (chunk - 32) * 8 : chunk < 68 ? 128 + (chunk - 44) * 16 : 512 + (chunk - 68) * 64;
+}
+
+// Positions a row sees.
+__device__ __forceinline__ u32 from_of(const Attention& p, u32 pos) { return p.window && pos + 1 > p.window ? pos + 1 - p.window : 0; }
+__device__ __forceinline__ u32 end_of(const Attention& p, u32 sure_end, u32 pos) { return p.see_ahead ? max(sure_end, pos + 1) : pos + 1; }
+
+// A sequence's rows of the launch, in groups that share chunks, and the chunks that are wholly committed.
+struct Span {
+    u32 first_index, end_index, n_groups, first_chunk, n_chunks;
+};
+__device__ __forceinline__ Span span_of(const Attention& p, const Seq& seq, u32 most) {
+    const u32 first = max(seq.first, p.first_row), end = min(seq.first + seq.n_rows, p.first_row + p.n_rows);
+    const u32 first_chunk = chunk_of(from_of(p, seq.committed) / PAGE), end_chunk = chunk_of(seq.committed / PAGE);
+    return {first, end, first < end ? (end - first + most - 1) / most : 0, first_chunk, end_chunk - first_chunk};
+}
+
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+template <bool BF16>
+__device__ __forceinline__ u16 to_16(float x) {
+    return BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+}
+template <bool BF16>
+__device__ __forceinline__ float from_16(u16 h) {
+    return BF16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+// Two numbers as two of 16 bits, and two more with what that left out.
+template <bool BF16>
+__device__ __forceinline__ void in_two(float a, float b, u32& high, u32& low) {
+    const u16 ha = to_16<BF16>(a), hb = to_16<BF16>(b);
+    high = ha | (u32)hb << 16;
+    low = to_16<BF16>(a - from_16<BF16>(ha)) | (u32)to_16<BF16>(b - from_16<BF16>(hb)) << 16;
+}
+
+template <bool BF16>
+__device__ __forceinline__ void mma16(float (&d)[4], uint4 a, u32 b0, u32 b1) {
+    if (BF16)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+            : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+// 16 rows of 16 numbers from shared memory as an operand A: lanes have the addresses of rows, then of their second halves.
+__device__ __forceinline__ uint4 load_matrices(u32 from) {
+    uint4 a;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(a.x), "=r"(a.y), "=r"(a.z), "=r"(a.w) : "r"(from) : "memory");
+    return a;
+}
+// 16 rows of 16 (8) numbers as two (one) operands B.
+__device__ __forceinline__ void load_transposed(u32 (&first)[2], u32 (&second)[2], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(first[0]), "=r"(first[1]), "=r"(second[0]), "=r"(second[1])
+                 : "r"(from)
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(u32 (&only)[2], u32 from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(only[0]), "=r"(only[1]) : "r"(from) : "memory");
+}
+__device__ __forceinline__ u32 load_acquire(const u32* p) {
+    u32 v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
