@@ -90,7 +90,11 @@ fn a_full_house_sends_away_with_a_time_and_recovers() {
         assert!(answer.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     }
     drop(first);
-    until("the one that left makes room", || server.handle.gauges().running == 0);
+    // On a busy machine it may not even have begun.
+    until("the one that left makes room", || {
+        let gauges = server.handle.gauges();
+        gauges.running + gauges.waiting == 0
+    });
     assert_eq!(post(server.address, "/v1/completions", &small).status, 200);
     assert_eq!(server.handle.totals().failed.refused_busy, 4);
 }
