@@ -39,11 +39,13 @@ pub(super) struct Items {
     open: Option<Open>,
     /// `None` where nobody asked for log-probabilities.
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    /// What is told of tokens whose text has not come out yet.
+    waiting: Vec<Value>,
 }
 
 impl Items {
     pub(super) fn new(tokenizer: Option<Arc<Tokenizer>>) -> Self {
-        Self { done: Vec::new(), open: None, tokenizer }
+        Self { done: Vec::new(), open: None, tokenizer, waiting: Vec::new() }
     }
 
     fn index(&self) -> usize {
@@ -52,16 +54,26 @@ impl Items {
 
     /// More of the answer. `tokens` are those it came from.
     pub(super) fn add(&mut self, pieces: Vec<Piece>, tokens: &[TokenOut], out: &mut Numbered) {
-        let mut entries = self.tokenizer.as_ref().map(|t| logprobs::chat(t, tokens)).unwrap_or_default();
+        if let Some(tokenizer) = &self.tokenizer {
+            self.waiting.extend(logprobs::chat(tokenizer, tokens));
+        }
+        let is_all_held = pieces.is_empty();
         for piece in pieces {
             match piece {
                 Piece::Reasoning(text) => self.reasoning(text, out),
                 // What is told of tokens goes with the first text that they made.
-                Piece::Content(text) => self.content(text, std::mem::take(&mut entries), out),
+                Piece::Content(text) => {
+                    let entries = std::mem::take(&mut self.waiting);
+                    self.content(text, entries, out);
+                }
                 Piece::CallStart { id, name, .. } => self.call(id, name, out),
                 Piece::CallArgs { text, .. } => self.arguments(&text, out),
                 Piece::CallEnd { .. } => self.close("completed", out),
             }
+        }
+        if !is_all_held {
+            // Of thoughts and calls nothing is told.
+            self.waiting.clear();
         }
     }
 
@@ -131,7 +143,8 @@ impl Items {
                 let content = json!([{"type": "reasoning_text", "text": text}]);
                 json!({"id": id, "type": "reasoning", "summary": [], "content": content, "status": status})
             }
-            Open::Message { id, text, logprobs } => {
+            Open::Message { id, text, mut logprobs } => {
+                logprobs.append(&mut self.waiting);
                 let place = json!({"item_id": id, "output_index": index, "content_index": 0});
                 let with = |name: &str, value: Value| {
                     let mut event = place.clone();
