@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{DemoPair, demo_pair, repository};
+use common::{DemoPair, FAMILIES, demo_pair, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling, SeqId, Stats, Witness};
@@ -110,17 +110,7 @@ fn hits_equal_cold_runs(what: &str, mut cold: Engine, mut warm: Engine) {
 
 #[test]
 fn every_family_answers_from_the_cache_with_the_bits_of_a_cold_run() {
-    for family in [
-        "llama",
-        "qwen2",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_next",
-        "qwen3_5",
-        "qwen3_5_moe",
-        "gpt_oss",
-        "gpt_oss_mxfp4",
-    ] {
+    for family in FAMILIES {
         hits_equal_cold_runs(family, fixture(family, None, COLD), fixture(family, None, CONFIG));
     }
 }

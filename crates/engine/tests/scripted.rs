@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use common::repository;
+use common::{FAMILIES, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
@@ -15,18 +15,6 @@ use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_formats::{Bytes, DType};
 use overdraft_models::{Checkpoint, Decoder};
 use overdraft_plan::{MAX_DRAFT_DEPTH, PAGE};
-
-const FAMILIES: [&str; 9] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "gpt_oss",
-    "gpt_oss_mxfp4",
-];
 
 /// Any tokenizer serves to turn the fixtures' ids into text that nobody reads.
 fn tokenizer() -> Arc<Tokenizer> {

@@ -8,6 +8,19 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::{Engine, EngineConfig};
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
+/// The folders of `tests/fixtures` that hold a model of each family.
+pub(crate) const FAMILIES: [&str; 9] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
+];
+
 pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }

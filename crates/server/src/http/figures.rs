@@ -72,6 +72,19 @@ impl Figures {
         })
     }
 
+    /// Beside an answer or its last chunk: how it came about.
+    pub(crate) fn add_to(&self, object: &mut Value) {
+        object["timings"] = self.timings();
+        object["metrics"] = self.metrics();
+    }
+
+    /// OpenAI's last chunk of a stream, where it was asked for.
+    pub(crate) fn last_chunk(&self, mut chunk: Value) -> Value {
+        chunk["usage"] = self.usage();
+        self.add_to(&mut chunk);
+        chunk
+    }
+
     /// As llama.cpp's server has it.
     pub(crate) fn timings(&self) -> Value {
         let read = self.prompt_tokens.saturating_sub(self.cached_tokens);

@@ -103,8 +103,7 @@ impl Writer for Chunks {
                 chunk["choices"][0]["stop_reason"] = stop_reason(&end);
                 // Without a chunk for figures the last one carries them.
                 if self.n_ended == self.begun.len() && !self.options.include_usage {
-                    chunk["timings"] = figures.timings();
-                    chunk["metrics"] = figures.metrics();
+                    figures.add_to(&mut chunk);
                 }
                 out.data(&chunk);
             }
@@ -113,11 +112,7 @@ impl Writer for Chunks {
 
     fn end(&mut self, figures: &Figures, out: &mut Events) {
         if self.options.include_usage {
-            let mut chunk = self.chunk(json!([]));
-            chunk["usage"] = figures.usage();
-            chunk["timings"] = figures.timings();
-            chunk["metrics"] = figures.metrics();
-            out.data(&chunk);
+            out.data(&figures.last_chunk(self.chunk(json!([]))));
         }
         out.done();
     }

@@ -90,8 +90,7 @@ impl Door for Completions {
         });
         let mut whole = object(&head, json!(choices.collect::<Vec<_>>()));
         whole["usage"] = figures.usage();
-        whole["timings"] = figures.timings();
-        whole["metrics"] = figures.metrics();
+        figures.add_to(&mut whole);
         Ok(reply.json(&whole))
     }
 }

@@ -90,8 +90,7 @@ impl Writer for Chunks {
                 self.n_ended += 1;
                 let mut chunk = self.chunk(choice(index, "", Value::Null, Some(&end)));
                 if self.n_ended == self.echoes.len() && !self.options.include_usage {
-                    chunk["timings"] = figures.timings();
-                    chunk["metrics"] = figures.metrics();
+                    figures.add_to(&mut chunk);
                 }
                 out.data(&chunk);
             }
@@ -100,11 +99,7 @@ impl Writer for Chunks {
 
     fn end(&mut self, figures: &Figures, out: &mut Events) {
         if self.options.include_usage {
-            let mut chunk = object(&self.head, json!([]));
-            chunk["usage"] = figures.usage();
-            chunk["timings"] = figures.timings();
-            chunk["metrics"] = figures.metrics();
-            out.data(&chunk);
+            out.data(&figures.last_chunk(object(&self.head, json!([]))));
         }
         out.done();
     }

@@ -71,8 +71,7 @@ impl Response {
             object["incomplete_details"] = json!({"reason": "max_output_tokens"});
         }
         object["usage"] = figures.responses_usage();
-        object["timings"] = figures.timings();
-        object["metrics"] = figures.metrics();
+        figures.add_to(&mut object);
         self.out.push(&format!("response.{status}"), json!({"response": object}));
         object
     }
