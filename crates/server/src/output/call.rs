@@ -20,6 +20,23 @@ pub(super) fn read(text: &str) -> Option<Vec<Call>> {
     read_strictly(text).or_else(|| read_strictly(&with_escapes(text)?))
 }
 
+/// The function that is called by a text that ends with the brace that opens its arguments, and that `closing` would
+/// close. `None` where that cannot be known yet, as where the name comes behind the arguments.
+pub(super) fn read_head(text: &str, closing: &str) -> Option<String> {
+    // Those in use are below 100 bytes.
+    const MAX_HEAD_BYTES: usize = 1 << 10;
+    let before = text.strip_suffix('{')?.trim_end().strip_suffix(':')?.trim_end();
+    let is_due = ["\"arguments\"", "\"parameters\""].iter().any(|key| before.ends_with(key));
+    if !is_due || text.len() > MAX_HEAD_BYTES {
+        return None;
+    }
+    // Read as a call with arguments that are known again, so that no other object is taken for them.
+    let known = "\"?\": 0}";
+    let mut calls = read(&format!("{text}{known}{}", closing.strip_prefix('}')?))?;
+    let call = calls.pop().filter(|call| calls.is_empty() && call.args.strip_prefix('{') == Some(known))?;
+    Some(call.name)
+}
+
 /// Text that has to be the arguments themselves.
 pub(super) fn read_args(text: &str) -> Option<String> {
     let text = text.trim();
@@ -78,28 +95,28 @@ fn args_of(args: &RawValue) -> Option<String> {
 /// there was nothing to mend.
 fn with_escapes(text: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len() + 16);
-    let (mut in_string, mut escaped, mut mended) = (false, false, false);
+    let (mut in_string, mut escaped) = (false, false);
     for c in text.chars() {
-        if in_string && c < ' ' {
-            mended = true;
-            match c {
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                _ => out.push_str(&format!("\\u{:04x}", c as u32)),
-            }
-            escaped = false;
-            continue;
-        }
+        push_mended(&mut out, c, in_string);
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = in_string,
             '"' => in_string = !in_string,
             _ => {}
         }
-        out.push(c);
     }
-    mended.then_some(out)
+    (out.len() > text.len()).then_some(out)
+}
+
+/// Appends `c`, escaped if it is a control character inside a string.
+pub(super) fn push_mended(out: &mut String, c: char, in_string: bool) {
+    match c {
+        '\n' if in_string => out.push_str("\\n"),
+        '\r' if in_string => out.push_str("\\r"),
+        '\t' if in_string => out.push_str("\\t"),
+        c if in_string && c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
+        c => out.push(c),
+    }
 }
 
 #[cfg(test)]
@@ -128,6 +145,25 @@ mod tests {
         ] {
             let got = read(text).map(|calls| calls.iter().map(|c| format!("{} {}", c.name, c.args)).collect::<Vec<_>>().join(";"));
             assert_eq!(got.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    #[rustfmt::skip]
+    fn a_call_is_known_where_its_arguments_open_if_its_name_stands_before_them() {
+        for (text, closing, expected) in [
+            (r#"{"name": "f", "arguments": {"#,                                  "}}",   Some("f")),
+            ("{\"name\":\"f\",\n \"parameters\" :\n{",                         "}}",   Some("f")),
+            (r#"{"type": "function", "function": {"name": "f", "parameters": {"#, "}}}",  Some("f")),
+            (r#"[{"name": "f", "arguments": {"#,                                 "}}]",  Some("f")),
+            (r#"{"name": "f", "x": {"#,                                          "}}",   None),
+            (r#"{"name": "f", "x": {"arguments": {"#,                            "}}}",  None),
+            (r#"{"arguments": {"#,                                               "}}",   None),
+            (r#"{"arguments": {"name": "f", "arguments": {"#,                    "}}}",  None),
+            (r#"[{"name": "f"}, {"name": "g", "arguments": {"#,                  "}}]",  None),
+            (r#"{"name": 1, "arguments": {"#,                                    "}}",   None),
+        ] {
+            assert_eq!(read_head(text, closing).as_deref(), expected, "{text}");
         }
     }
 

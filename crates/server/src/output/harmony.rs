@@ -6,11 +6,16 @@
 //! ```
 //! The prompt ends with `<|start|>assistant`, and the token that ends the answer is not part of its text.
 
+use std::sync::Arc;
+
 use super::call::{self, Call};
 use super::call_list::CallList;
+use super::json_args::JsonArgs;
+use super::json_scan::Scan;
 use super::piece::{Piece, Prose, append};
 use super::tag_finder::{Found, TagFinder};
 use super::tagged::MAX_CALL_BYTES;
+use crate::tools::ToolSet;
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
@@ -24,8 +29,8 @@ const MAX_HEADER_BYTES: usize = 1 << 10;
 pub(super) struct Harmony {
     place: Place,
     finder: TagFinder,
-    /// Whether calls are taken as such.
-    may_call: bool,
+    /// What may be called; where nothing may, calls are text.
+    tools: Arc<ToolSet>,
     calls: CallList,
     /// The kind of the last text given out: two messages of one kind are set apart by a line break.
     last: Option<Prose>,
@@ -43,14 +48,18 @@ enum Place {
         raw: String,
         body: usize,
     },
+    /// To a function that we know, its arguments begun: they are handed on as they come.
+    Args(JsonArgs),
+    /// Behind them.
+    AfterArgs,
 }
 
 impl Harmony {
-    pub(super) fn new(may_call: bool, calls: CallList) -> Self {
+    pub(super) fn new(tools: Arc<ToolSet>, calls: CallList) -> Self {
         Self {
             place: Place::Header(String::new()),
             finder: TagFinder::default(),
-            may_call,
+            tools,
             calls,
             last: None,
             is_new_message: true,
@@ -69,7 +78,7 @@ impl Harmony {
             // An answer that is cut off in a header says nothing by it, unless there was text.
             Place::Header(header) if plain_part(&header).is_empty() => {}
             Place::Header(header) => self.text(Prose::Content, &header, out),
-            Place::Text(_) => {}
+            Place::Text(_) | Place::Args(_) | Place::AfterArgs => {}
             call @ Place::Call { .. } => self.end_call(call, out),
         }
     }
@@ -89,14 +98,15 @@ impl Harmony {
     fn tags(&self) -> &'static [&'static str] {
         match self.place {
             Place::Header(_) => &[MESSAGE],
-            Place::Text(_) | Place::Call { .. } => &ENDS,
+            _ => &ENDS,
         }
     }
 
     fn meet(&mut self, tag: &'static str, out: &mut Vec<Piece>) {
         match std::mem::replace(&mut self.place, Place::Header(String::new())) {
             Place::Header(header) => self.begin(header),
-            Place::Text(_) => {}
+            Place::Text(_) | Place::AfterArgs => {}
+            Place::Args(args) => args.end(out),
             call @ Place::Call { .. } => self.end_call(call, out),
         }
         if let (Place::Header(header), START | CHANNEL) = (&mut self.place, tag) {
@@ -120,15 +130,32 @@ impl Harmony {
                 let prose = *prose;
                 self.text(prose, c.encode_utf8(&mut [0; 4]), out);
             }
-            Place::Call { raw, .. } => {
+            Place::Call { name, raw, body } => {
                 raw.push(c);
-                if raw.len() > MAX_CALL_BYTES {
+                let is_open = c == '{' && raw[*body..].trim_start() == "{";
+                if is_open && self.tools.get(name).is_some() && self.calls.has_room(1) {
+                    let index = self.calls.begin(std::mem::take(name), out);
+                    self.last = None;
+                    self.place = Place::Args(JsonArgs::open(index, out));
+                } else if raw.len() > MAX_CALL_BYTES {
                     let raw = std::mem::take(raw);
                     self.place = Place::Text(Prose::Content);
                     self.text(Prose::Content, &raw, out);
                 }
             }
+            Place::Args(args) => match args.push(c, out) {
+                Scan::Open => {}
+                Scan::Closed => self.place = Place::AfterArgs,
+                Scan::NoJson => self.text_after_args(c, out),
+            },
+            Place::AfterArgs if c.is_whitespace() => {}
+            Place::AfterArgs => self.text_after_args(c, out),
         }
+    }
+
+    fn text_after_args(&mut self, c: char, out: &mut Vec<Piece>) {
+        self.place = Place::Text(Prose::Content);
+        self.text(Prose::Content, c.encode_utf8(&mut [0; 4]), out);
     }
 
     /// The header is whole.
@@ -139,7 +166,9 @@ impl Harmony {
         let addressee = addressee.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or("");
         self.is_new_message = true;
         self.place = match addressee.strip_prefix("functions.") {
-            Some(name) if self.may_call && !name.is_empty() && name.len() <= call::MAX_NAME_BYTES => {
+            Some(name)
+                if !self.tools.is_empty() && !name.is_empty() && name.len() <= call::MAX_NAME_BYTES =>
+            {
                 let name = name.to_owned();
                 let raw = header + MESSAGE;
                 Place::Call { name, body: raw.len(), raw }

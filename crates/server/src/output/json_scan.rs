@@ -21,6 +21,27 @@ pub(super) enum Scan {
 }
 
 impl JsonScan {
+    /// Behind the first bracket.
+    pub(super) fn begun(bracket: char) -> Self {
+        let mut scan = Self::default();
+        scan.push(bracket);
+        scan
+    }
+
+    /// Brackets that are open.
+    pub(super) fn depth(&self) -> u8 {
+        self.depth
+    }
+
+    pub(super) fn is_in_string(&self) -> bool {
+        self.in_string
+    }
+
+    /// What closes all brackets that are open.
+    pub(super) fn closing(&self) -> String {
+        (0..self.depth).map(|i| if self.braces >> i & 1 == 1 { '}' } else { ']' }).collect()
+    }
+
     /// Takes the next character; the first has to be a bracket.
     pub(super) fn push(&mut self, c: char) -> Scan {
         if self.in_string {

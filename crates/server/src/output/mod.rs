@@ -5,7 +5,9 @@ mod call_list;
 mod dialect;
 mod format;
 mod harmony;
+mod json_args;
 mod json_scan;
+mod open_call;
 mod parser;
 #[cfg(test)]
 mod parser_tests;

@@ -19,7 +19,7 @@ pub(crate) struct ParserStart {
     pub(crate) tools: Arc<ToolSet>,
 }
 
-/// Holds back at most a call (1 MiB) or the beginning of a tag. Never fails: what is not understood is content.
+/// Holds back at most a call that is not yet certain to be one (1 MiB), a value of it, or the beginning of a tag. Never fails: what is not understood is content.
 #[derive(Clone, Debug)]
 pub struct OutputParser(Form);
 
@@ -33,12 +33,11 @@ impl OutputParser {
     /// `seed` makes the ids of its calls.
     pub(crate) fn new(start: &ParserStart, seed: u64) -> Self {
         let calls = CallList::new(seed);
-        let may_call = !start.tools.is_empty();
         Self(match start.dialect {
-            Dialect::Harmony => Form::Harmony(Harmony::new(may_call, calls)),
+            Dialect::Harmony => Form::Harmony(Harmony::new(start.tools.clone(), calls)),
             Dialect::Tagged(style) => {
                 let start_here = TaggedStart {
-                    style: may_call.then_some(style),
+                    style: (!start.tools.is_empty()).then_some(style),
                     may_think: matches!(start.thinking, Thinking::Possible | Thinking::Closed),
                     is_thinking: start.thinking == Thinking::Open,
                 };

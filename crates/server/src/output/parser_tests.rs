@@ -54,6 +54,7 @@ fn parse<'t>(start: &ParserStart, parts: impl IntoIterator<Item = &'t str>) -> V
             | (Some(Piece::Content(last)), Piece::Content(text)) => {
                 last.push_str(text);
             }
+            (Some(Piece::CallArgs { text: last, .. }), Piece::CallArgs { text, .. }) => last.push_str(text),
             _ => joined.push(piece),
         }
     }
@@ -82,13 +83,18 @@ fn answers() -> Vec<(ParserStart, &'static str, &'static str, &'static str)> {
         (hermes(), "<tool_call>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\"}]</tool_call>", "[f {}][g {}]", "a list"),
         (hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {}}", "[f {}]", "the closing tag is missing"),
         (hermes(), "<tool_call>\n<function=f>\n<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>", "[f {\"n\":3}]", "written as tags"),
-        (hermes(), "a <tool_call> {\"name\": \"f\", \"arguments\": {\"n\":}} b</tool_call>", "a <tool_call> {\"name\": \"f\", \"arguments\": {\"n\":}} b</tool_call>", "no JSON"),
+        (hermes(), "a <tool_call> {\"name\": \"f\", \"arguments\": {\"n\":}} b</tool_call>", "a[f {\"n\":}]b</tool_call>", "a call from where its arguments begin, though they are no JSON"),
+        (hermes(), "a <tool_call> {\"name\": \"h\", \"arguments\": {\"n\":}} b</tool_call>", "a <tool_call> {\"name\": \"h\", \"arguments\": {\"n\":}} b</tool_call>", "no JSON, and nobody's name"),
+        (hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1}</tool_call>.", "[f {\"n\": 1}].", "the last brace is missing"),
+        (hermes(), "<tool_call>{\"arguments\": {\"n\": 1}, \"name\": \"f\"}</tool_call>", "[f {\"n\": 1}]", "the name behind"),
+        (hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"a\n\tb\"}, \"id\": 3}</tool_call>", "[f {\"text\": \"a\\n\\tb\"}]", "a raw line break, and more behind"),
+        (hermes(), "x <tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"a", "x[f {\"text\": \"a", "cut off in the arguments"),
         (hermes(), "the tag <tool_call> is", "the tag <tool_call> is", "only named"),
         (hermes(), "x <tool_call><tool_call>{\"name\": \"f\"}</tool_call>", "x <tool_call>[f {}]", "opened twice"),
         (hermes(), "x\n<tool_call>\n{\"name\": \"f\", \"arg", "x\n<tool_call>\n{\"name\": \"f\", \"arg", "cut off"),
         (hermes(), "x <tool_c", "x <tool_c", "cut off in the tag"),
         (hermes(), "<tool_call>{\"n\": 1}</tool_call>", "<tool_call>{\"n\": 1}</tool_call>", "JSON, and no call"),
-        (hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1]}</tool_call>", "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1]}</tool_call>", "crossed brackets"),
+        (hermes(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\": 1]}</tool_call>", "[f {\"n\": 1]]}</tool_call>", "crossed brackets"),
         (start(HERMES, Never, false), "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\": \"f\"}</tool_call>", "nothing to call"),
 
         (thinks(Possible), "<think>\nhm\n\n</think>\n\nYes.", "~hm~Yes.", "thoughts opened by the model"),
@@ -106,9 +112,14 @@ fn answers() -> Vec<(ParserStart, &'static str, &'static str, &'static str)> {
         (xml(), "</think>a <function=f> b", "a <function=f> b", "text behind the name"),
         (xml(), "</think><tool_call>\n<function=f>\n<parameter=n>\n3", "<tool_call>\n<function=f>\n<parameter=n>\n3", "cut off"),
 
+        (xml(), "</think><function=f>\n<parameter=n>\n1\n</parameter>\n</tool_call> b", "[f {\"n\":1}]</tool_call> b", "the end of the function is missing"),
+        (xml(), "</think><tool_call>\n<function=f>\n<parameter=text>\n\"</parameter\n<parameter=n>\n3", "[f {\"text\":\"\\\"</parameter\\n<parameter=n>\\n3", "cut off in a text"),
+
         (llama(), "{\"name\": \"f\", \"parameters\": {\"n\": 1}}", "[f {\"n\": 1}]", "the answer is a call"),
         (llama(), " <|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}", "[f {}][g {}]", "two, set apart"),
         (llama(), "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]", "[f {}][g {}]", "Mistral's list"),
+        (llama(), "[{\"name\": \"f\", \"arguments\": {\"n\": 1}},\n{\"name\": \"h\"}, {\"name\": \"g\", \"arguments\": {}} ] end", "[f {\"n\": 1}][h {}][g {}]end", "a list that goes on"),
+        (llama(), "[{\"name\": \"f\", \"arguments\": {\"n\": 1}}, 3]", "[f {\"n\": 1}]3]", "a list that goes on with something else"),
         (llama(), "[1, 2]", "[1, 2]", "a list of something else"),
         (llama(), "{\"type\": \"function\", \"name\": \"f\", \"parameters\": {}}", "[f {}]", "with its type"),
         (llama(), "{\"answer\": {\"name\": 1}}", "{\"answer\": {\"name\": 1}}", "JSON that is no call"),
@@ -122,7 +133,10 @@ fn answers() -> Vec<(ParserStart, &'static str, &'static str, &'static str)> {
         (harmony(), " to=functions.f<|channel|>commentary json<|message|>{}<|call|><|start|>assistant to=functions.g<|channel|>commentary<|message|><|call|>",
                     "[f {}][g {}]", "addressed in the role"),
         (harmony(), "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>There.<|return|>", "I look.\nThere.", "a preamble"),
-        (harmony(), "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": ", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": ", "cut off"),
+        (harmony(), "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"n\": ", "[f {\"n\": ", "cut off"),
+        (harmony(), "<|channel|>commentary to=functions.h<|message|>{\"n\": ", "<|channel|>commentary to=functions.h<|message|>{\"n\": ", "cut off, and nobody's name"),
+        (harmony(), "<|channel|>commentary to=functions.f<|message|>{\"n\": 1} so<|end|><|start|>assistant<|channel|>final<|message|>x", "[f {\"n\": 1}]so\nx", "text behind the arguments"),
+        (harmony(), "<|channel|>commentary to=functions.f<|message|>{\"n\": <|call|><|start|>assistant<|channel|>final<|message|>x", "[f {\"n\": ]x", "ended in the arguments"),
         (harmony(), "<|channel|>analysis to=python<|message|>1+1<|call|>", "~1+1~", "to somebody we are not"),
         (harmony(), "as plain text", "as plain text", "no header at all"),
         (harmony(), "a < b <|nonsense|> c", "a < b <|nonsense|> c", "a tag that is none"),
@@ -176,9 +190,16 @@ fn text_is_given_out_as_soon_as_it_is_certain() {
         ("<", ""),
         ("y", "<y"),
         ("<tool_call>", ""),
-        ("{\"name\": \"f\"", ""),
-        ("}", "[f {}]"),
+        ("{\"name\": \"h\"", ""),
+        ("}", "[h {}]"),
         ("</tool_call>", ""),
+        ("<tool_call>{\"name\": \"f\", ", ""),
+        ("\"arguments\": ", ""),
+        ("{", "[f {"),
+        ("\"text\": \"a", "\"text\": \"a"),
+        ("b\n", "b\\n"),
+        ("\"}", "\"}]"),
+        ("}</tool_call>", ""),
     ] {
         let mut out = Vec::new();
         parser.push(text, &mut out);
@@ -321,10 +342,7 @@ fn no_text_makes_the_parser_fail_lose_or_depend_on_the_cut() {
                 }
                 Piece::CallArgs { index, text } => {
                     assert_eq!(open, Some(*index));
-                    assert!(
-                        serde_json::from_str::<serde_json::Map<_, serde_json::Value>>(text).is_ok(),
-                        "{text}"
-                    );
+                    assert!(text.starts_with('{'), "{text}");
                 }
                 Piece::CallEnd { index } => assert_eq!(open.take(), Some(*index)),
                 Piece::Reasoning(text) | Piece::Content(text) => assert!(open.is_none() && !text.is_empty()),
@@ -332,7 +350,7 @@ fn no_text_makes_the_parser_fail_lose_or_depend_on_the_cut() {
         }
         // Without a call all of the text is there, but for tags and the space beside them.
         let is_harmony = start.dialect == HARMONY;
-        if !is_harmony && !whole.iter().any(|p| matches!(p, Piece::CallEnd { .. })) {
+        if !is_harmony && !whole.iter().any(|p| matches!(p, Piece::CallStart { .. })) {
             let bare = |text: &str| {
                 let text = text.replace("<think>", "").replace("</think>", "").replace('~', "");
                 text.chars().filter(|c| !c.is_whitespace()).collect::<String>()
@@ -343,5 +361,102 @@ fn no_text_makes_the_parser_fail_lose_or_depend_on_the_cut() {
         if !is_harmony && start.tools.is_empty() && start.thinking == Thinking::Never && !text.is_empty() {
             assert_eq!(whole, [Piece::Content(text)]);
         }
+    }
+}
+
+type Called = (&'static str, Args);
+type Args = serde_json::Map<String, serde_json::Value>;
+
+/// A JSON object of the two parameters that the functions have, in a spelling of chance.
+fn some_args(draw: &mut impl FnMut(usize) -> usize) -> Args {
+    const TEXTS: [&str; 8] = [
+        "",
+        "plain",
+        "line\nline\n",
+        "</parameter",
+        "\"quoted\\\"",
+        "{\"a\": [",
+        "é\u{1F600}\t<",
+        "\n</tool_call>x",
+    ];
+    let mut args = serde_json::Map::new();
+    if draw(4) > 0 {
+        let text: String = (0..draw(4)).map(|_| TEXTS[draw(TEXTS.len())]).collect();
+        args.insert("text".into(), text.into());
+    }
+    if draw(3) > 0 {
+        args.insert("n".into(), (draw(1000) as i64 - 500).into());
+    }
+    args
+}
+
+#[test]
+fn calls_are_the_same_whole_and_in_tokens_of_any_length() {
+    for seed in 0..4_000u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x77;
+        let mut draw = |n: usize| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) as usize % n
+        };
+        let form = draw(5);
+        let calls: Vec<Called> =
+            (0..1 + draw(3)).map(|_| (["f", "g"][draw(2)], some_args(&mut draw))).collect();
+        let json = |key: &str, (name, args): &Called| {
+            format!("{{\"name\": \"{name}\", \"{key}\": {}}}", serde_json::Value::from(args.clone()))
+        };
+        let tag = |(key, value): (&String, &serde_json::Value)| {
+            let value = value.as_str().map_or_else(|| value.to_string(), String::from);
+            format!("<parameter={key}>\n{value}\n</parameter>\n")
+        };
+        let joined = |between: &str, one: &dyn Fn(&Called) -> String| {
+            calls.iter().map(one).collect::<Vec<_>>().join(between)
+        };
+        let (dialect, text) = match form {
+            0 => (HERMES, joined("\n", &|c| format!("<tool_call>\n{}\n</tool_call>", json("arguments", c)))),
+            1 => (
+                XML,
+                joined("\n", &|(name, args)| {
+                    let args: String = args.iter().map(tag).collect();
+                    format!("<tool_call>\n<function={name}>\n{args}</function>\n</tool_call>")
+                }),
+            ),
+            2 => (LLAMA, joined("; ", &|c| json("parameters", c))),
+            3 => (LLAMA, format!("[{}]", joined(", ", &|c| json("arguments", c)))),
+            _ => (
+                HARMONY,
+                joined("<|start|>assistant", &|(name, args)| {
+                    let args = serde_json::Value::from(args.clone());
+                    format!(
+                        "<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{args}<|call|>"
+                    )
+                }),
+            ),
+        };
+        let start = start(dialect, Thinking::Never, true);
+        let whole = parse(&start, [text.as_str()]);
+        let expected: String = calls
+            .iter()
+            .map(|(name, args)| format!("[{name} {}]", serde_json::Value::from(args.clone())))
+            .collect();
+        assert_eq!(shown(&whole), expected, "{text}");
+        let longest = 1 + draw(12);
+        let (mut parts, mut rest) = (Vec::new(), text.as_str());
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.ceil_char_boundary((1 + draw(longest)).min(rest.len())));
+            parts.push(part);
+            rest = behind;
+        }
+        assert_eq!(parse(&start, parts.iter().copied()), whole, "{text}");
+        // Nothing but the beginning of a call, a number and the end of a value is held back.
+        let mut parser = OutputParser::new(&start, 7);
+        let mut longest_hold = 0;
+        let mut held = 0;
+        for part in parts {
+            let mut out = Vec::new();
+            parser.push(part, &mut out);
+            held = if out.is_empty() { held + part.len() } else { 0 };
+            longest_hold = longest_hold.max(held);
+        }
+        assert!(longest_hold < 120, "{longest_hold} bytes were held of {text}");
     }
 }

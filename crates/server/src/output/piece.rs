@@ -6,18 +6,19 @@
 pub enum Piece {
     Reasoning(String),
     Content(String),
-    /// A call comes out whole: its start, one piece of arguments and its end follow each other at once, when the last
-    /// bracket has been written. What turns out to be no call can then still be content.
+    /// A function is called. It has to be known by name, and its arguments have to have begun, before this is said of
+    /// text that is not whole yet: up to then it may turn out to be content.
     CallStart {
         index: usize,
         id: String,
         name: String,
     },
-    /// The text of a JSON object.
+    /// More of the text of a JSON object; nothing else comes before the end of the call.
     CallArgs {
         index: usize,
         text: String,
     },
+    /// The arguments are whole. Missing where the answer was cut off in them.
     CallEnd {
         index: usize,
     },
@@ -40,5 +41,14 @@ pub(super) fn append(out: &mut Vec<Piece>, prose: Prose, text: &str) {
         }
         (Prose::Reasoning, _) => out.push(Piece::Reasoning(text.into())),
         (Prose::Content, _) => out.push(Piece::Content(text.into())),
+    }
+}
+
+/// Appends to the arguments of a call.
+pub(super) fn append_args(out: &mut Vec<Piece>, index: usize, more: &str) {
+    match out.last_mut() {
+        Some(Piece::CallArgs { index: last, text }) if *last == index => text.push_str(more),
+        _ if more.is_empty() => {}
+        _ => out.push(Piece::CallArgs { index, text: more.into() }),
     }
 }

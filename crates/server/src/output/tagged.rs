@@ -2,29 +2,27 @@
 //!
 //! Text is taken character by character, so that how it was cut cannot matter. What may be the beginning of a tag is
 //! held back; so is white space, which next to a tag belongs to the format and not to the text. A call is held until it
-//! is whole; what turns out to be none is content, to the last byte.
+//! is certain to be one; what turns out to be none is content, to the last byte.
 
 use std::sync::Arc;
 
-use super::call::{self, Call};
 use super::call_list::CallList;
-use super::json_scan::{JsonScan, Scan};
+use super::open_call::{OpenCall, Progress};
 use super::piece::{Piece, Prose, append};
 use super::tag_finder::{Found, TagFinder};
-use super::xml_scan::{XmlScan, XmlStep};
 use crate::tools::ToolSet;
 
 /// A file written by a call is seldom beyond 100 KB.
 pub(super) const MAX_CALL_BYTES: usize = 1 << 20;
 /// White space held at most; more is text.
-const MAX_SPACES: usize = 64;
+pub(super) const MAX_SPACES: usize = 64;
 
 const THINK: &str = "<think>";
 const THINK_END: &str = "</think>";
 const CALL: &str = "<tool_call>";
 const CALL_END: &str = "</tool_call>";
-const FUNCTION: &str = "<function=";
-const PYTHON: &str = "<|python_tag|>";
+pub(super) const FUNCTION: &str = "<function=";
+pub(super) const PYTHON: &str = "<|python_tag|>";
 
 /// How calls are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub(super) struct Tagged {
     may_think: bool,
     prose: Prose,
     /// The call that is being written.
-    buffer: Option<Box<Buffer>>,
+    open: Option<Box<OpenCall>>,
     finder: TagFinder,
     spaces: String,
     /// White space here stands next to a tag.
@@ -55,24 +53,10 @@ pub(super) struct Tagged {
     is_blank: bool,
     /// The call just read stood in a `<tool_call>` that is still open.
     is_block_open: bool,
+    /// The call just read stood in a list that is still open.
+    is_list_open: bool,
     calls: CallList,
     tools: Arc<ToolSet>,
-}
-
-#[derive(Clone, Debug)]
-struct Buffer {
-    raw: String,
-    /// Bytes of the tag in front.
-    opening: usize,
-    body: Body,
-}
-
-#[derive(Clone, Debug)]
-enum Body {
-    /// Behind the tag, before it is known how the call is written.
-    Unknown,
-    Json(JsonScan),
-    Xml(XmlScan),
 }
 
 pub(super) struct TaggedStart {
@@ -88,12 +72,13 @@ impl Tagged {
             style: start.style,
             may_think: start.may_think && !start.is_thinking,
             prose: if start.is_thinking { Prose::Reasoning } else { Prose::Content },
-            buffer: None,
+            open: None,
             finder: TagFinder::default(),
             spaces: String::new(),
             skip_spaces: start.is_thinking,
             is_blank: true,
             is_block_open: false,
+            is_list_open: false,
             calls,
             tools,
         }
@@ -104,8 +89,8 @@ impl Tagged {
     }
 
     pub(super) fn finish(&mut self, out: &mut Vec<Piece>) {
-        if let Some(buffer) = self.buffer.take() {
-            self.give_up(&buffer.raw, out);
+        if let Some(open) = self.open.take() {
+            self.give_up(&open.into_text(), out);
         }
         for c in self.finder.take().chars() {
             self.write(c, out);
@@ -114,14 +99,11 @@ impl Tagged {
     }
 
     fn step(&mut self, c: char, out: &mut Vec<Piece>) {
-        if let Some(buffer) = self.buffer.take() {
-            return self.step_call(buffer, c, out);
+        if let Some(open) = self.open.take() {
+            return self.step_call(open, c, out);
         }
         if self.finder.is_idle() && self.begins_bare_call(c) {
-            let mut scan = JsonScan::default();
-            scan.push(c);
-            self.buffer = Some(Box::new(Buffer { raw: c.into(), opening: 0, body: Body::Json(scan) }));
-            return;
+            return self.open = Some(Box::new(OpenCall::bare(c)));
         }
         let mut found = Some(self.finder.push(c, self.tags().as_slice()));
         while let Some(now) = found {
@@ -159,10 +141,11 @@ impl Tagged {
         tags
     }
 
-    /// Whether a call begins here without a tag: a second one in the same block, or an answer that is one.
+    /// Whether a call begins here without a tag: a second one in the same block or list, or an answer that is one.
     fn begins_bare_call(&self, c: char) -> bool {
         let is_leading = self.style == Some(CallStyle::LeadingJson) && self.is_blank;
-        let is_due = (c == '{' && self.is_block_open) || (matches!(c, '{' | '[') && is_leading);
+        let is_next = c == '{' && (self.is_block_open || self.is_list_open);
+        let is_due = is_next || (matches!(c, '{' | '[') && is_leading);
         is_due && self.prose == Prose::Content
     }
 
@@ -179,8 +162,8 @@ impl Tagged {
                 self.skip_spaces = true;
             }
             _ => {
-                let body = if tag == FUNCTION { Body::Xml(XmlScan::default()) } else { Body::Unknown };
-                self.buffer = Some(Box::new(Buffer { raw: tag.into(), opening: tag.len(), body }));
+                self.is_list_open = false;
+                self.open = Some(Box::new(OpenCall::behind(tag)));
             }
         }
     }
@@ -197,6 +180,9 @@ impl Tagged {
         }
         if c == ';' && self.is_blank && !self.calls.is_empty() && self.style == Some(CallStyle::LeadingJson) {
             return; // what Llama 3 puts between calls
+        }
+        if self.is_list_open && matches!(c, ',' | ']') {
+            return self.is_list_open = c == ',';
         }
         self.flush_spaces(out);
         append(out, self.prose, c.encode_utf8(&mut [0; 4]));
@@ -216,82 +202,51 @@ impl Tagged {
         if self.prose == Prose::Content {
             self.is_blank = false;
             self.is_block_open = false;
+            self.is_list_open = false;
             self.may_think = false;
         }
     }
 
-    fn step_call(&mut self, mut buffer: Box<Buffer>, c: char, out: &mut Vec<Piece>) {
-        buffer.raw.push(c);
-        if buffer.raw.len() > MAX_CALL_BYTES {
-            return self.give_up(&buffer.raw, out);
-        }
-        let read = match &mut buffer.body {
-            Body::Unknown => return self.step_opening(buffer, out),
-            Body::Json(scan) => match scan.push(c) {
-                Scan::Open if buffer.opening == 0 && !may_be_call(&buffer.raw) => None,
-                Scan::Open => return self.buffer = Some(buffer),
-                Scan::Closed => call::read(&buffer.raw[buffer.opening..]),
-                Scan::NoJson => None,
-            },
-            Body::Xml(scan) => match scan.push(c) {
-                XmlStep::Open => return self.buffer = Some(buffer),
-                XmlStep::Closed => Some(vec![std::mem::take(scan).into_call(&self.tools)]),
-                XmlStep::NoCall => None,
-            },
+    fn step_call(&mut self, mut open: Box<OpenCall>, c: char, out: &mut Vec<Piece>) {
+        let progress = open.push(c, &mut self.calls, &self.tools, out);
+        let (is_block, is_given) = (open.tag() == CALL, open.is_given());
+        let (text, again) = match progress {
+            Progress::Open => {
+                if is_given {
+                    self.spaces.clear();
+                }
+                return self.open = Some(open);
+            }
+            Progress::Given { in_list } => return self.call_was_given(is_block, in_list),
+            Progress::Broken { text, again } => {
+                self.call_was_given(is_block, false);
+                self.is_list_open = false;
+                (text, again)
+            }
+            Progress::NoCall { text, again } => (text, again),
         };
-        match read {
-            Some(calls) => self.give_calls(calls, &buffer, out),
-            None => self.give_up(&buffer.raw, out),
-        }
+        self.give_up(&text, out);
+        self.push(&again, out);
     }
 
-    /// Between `<tool_call>` and what tells JSON from tags.
-    fn step_opening(&mut self, mut buffer: Box<Buffer>, out: &mut Vec<Piece>) {
-        let behind = &buffer.raw[buffer.opening..];
-        let word = behind.trim_start();
-        if word == "{" || word == "[" {
-            let mut scan = JsonScan::default();
-            word.chars().for_each(|c| {
-                scan.push(c);
-            });
-            buffer.body = Body::Json(scan);
-        } else if word == FUNCTION && !buffer.raw.starts_with(PYTHON) {
-            buffer.body = Body::Xml(XmlScan::default());
-        } else if !FUNCTION.starts_with(word) || behind.len() - word.len() > MAX_SPACES {
-            // No call. What came of a word may be the beginning of a tag.
-            let word = word.to_owned();
-            let before = buffer.raw.len() - word.len();
-            self.give_up(&buffer.raw[..before], out);
-            return self.push(&word, out);
-        }
-        self.buffer = Some(buffer);
-    }
-
-    fn give_calls(&mut self, calls: Vec<Call>, buffer: &Buffer, out: &mut Vec<Piece>) {
-        if !self.calls.give_out(calls, out) {
-            return self.give_up(&buffer.raw, out);
-        }
+    fn call_was_given(&mut self, is_block: bool, in_list: bool) {
         self.spaces.clear();
         self.skip_spaces = true;
         self.is_blank = true;
         self.may_think = false;
-        self.is_block_open |= buffer.raw.starts_with(CALL);
+        self.is_block_open |= is_block;
+        self.is_list_open |= in_list;
     }
 
     /// It was no call.
     fn give_up(&mut self, raw: &str, out: &mut Vec<Piece>) {
+        if raw.is_empty() {
+            return;
+        }
         self.flush_spaces(out);
         append(out, self.prose, raw);
         self.text_was_written();
     }
-}
-
-/// Whether an answer that begins so may still be a call. If not, it need not be held.
-fn may_be_call(raw: &str) -> bool {
-    const KEYS: [&str; 5] = ["\"name\"", "\"type\"", "\"function\"", "\"parameters\"", "\"arguments\""];
-    let is_bracket = |c: char| c.is_whitespace() || matches!(c, '{' | '[');
-    let key = raw.trim_start_matches(is_bracket);
-    raw.len() - key.len() <= MAX_SPACES && KEYS.iter().any(|k| k.starts_with(key) || key.starts_with(k))
 }
 
 /// At most four tags, without an allocation for each character.

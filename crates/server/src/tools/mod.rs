@@ -14,4 +14,4 @@ pub use choice::ToolChoice;
 pub(crate) use messages::shape;
 pub(crate) use probe::Traits;
 pub(crate) use set::{Tool, ToolSet};
-pub(crate) use xml_values::json_from_text;
+pub(crate) use xml_values::{is_plain_text, json_from_text};

@@ -2,6 +2,15 @@
 
 use serde_json::Value;
 
+/// Whether [`json_from_text`] gives text whatever it says.
+pub(crate) fn is_plain_text(schema: Option<&Value>) -> bool {
+    let mut types = Vec::new();
+    if let Some(schema) = schema {
+        allowed_types(schema, 0, &mut types);
+    }
+    types.is_empty() || (types.contains(&"string") && !types.contains(&"null"))
+}
+
 /// The value that `text` stands for where the schema asks for `schema`. Text stays text wherever that is allowed or
 /// nothing else fits.
 pub(crate) fn json_from_text(text: &str, schema: Option<&Value>) -> Value {
@@ -86,6 +95,9 @@ mod tests {
             ("\"quoted\"", json!({"type": "array"}),                                json!("\"quoted\"")),
         ] {
             assert_eq!(json_from_text(text, Some(&schema)), expected, "{text} as {schema}");
+            if is_plain_text(Some(&schema)) {
+                assert!(expected.is_string(), "{schema}");
+            }
         }
         assert_eq!(json_from_text("1", None), json!("1"));
     }

@@ -10,3 +10,4 @@ mod openai;
 mod responses;
 mod seen;
 mod server;
+mod tools;
