@@ -117,6 +117,8 @@ pub struct Event {
     pub logits: Option<Vec<f32>>,
     /// Where the request asked for them.
     pub logprobs: Option<Logprobs>,
+    /// Of the prompt's tokens from the second on, with the first token that is written, where the request asked.
+    pub prompt_logprobs: Option<Vec<Logprobs>>,
     /// Text that is now certain; whole characters, and nothing of a stop string.
     pub text: String,
     pub finish: Option<(Finish, Stats)>,
@@ -181,6 +183,8 @@ pub struct Engine {
     pub(crate) reading_cost: CostModel,
     /// Steps with prompts in them so far.
     pub(crate) reading_turn: u64,
+    /// The step at hand reads prompts for the log-probabilities of their tokens.
+    pub(crate) is_scoring: bool,
     /// What is left of each prompt that is read, and how much of it this step reads.
     pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
     /// All that writes in the step: rows, tokens expected of them, sequences whose draft passes ran.
@@ -239,6 +243,7 @@ impl Engine {
             cost: CostModel::new(padding),
             reading_cost: CostModel::new(padding),
             reading_turn: 0,
+            is_scoring: false,
             prompt_rows: Default::default(),
             step_sum: Beside::default(),
             policy,
@@ -352,17 +357,20 @@ impl Engine {
 
     /// Whether there is room for the request's whole life at the moment.
     pub fn has_room(&self, request: &Request, options: &Options) -> Result<()> {
-        self.place(request, options.cache_salt).map(|_| ())
+        self.place(request, options).map(|_| ())
     }
 
     /// What of the prompt is here already, as far as there is room for the request with it; else without.
-    fn place(&self, request: &Request, salt: u64) -> Result<Hit> {
+    fn place(&self, request: &Request, options: &Options) -> Result<Hit> {
         let (taken, slots) = self.memory.slots();
         if taken == slots {
             return Err(EngineError::NoSlot { slots });
         }
         let length = request.limit(self.config.context) + SLACK;
-        let hit = self.memory.find(salt, &request.prompt);
+        let hit = match options.prompt_logprobs {
+            None => self.memory.find(options.cache_salt, &request.prompt),
+            Some(_) => Hit::default(),
+        };
         if self.memory.fits(length, &hit).is_ok() {
             return Ok(hit);
         }
@@ -380,7 +388,7 @@ impl Engine {
     ) -> Result<SeqId> {
         request.check(&self.bounds())?;
         options.check()?;
-        let hit = self.place(&request, options.cache_salt)?;
+        let hit = self.place(&request, &options)?;
         let vocab = self.decoder.hyper.vocab;
         let n = request.prompt.len();
         let limit = request.limit(self.config.context);
@@ -436,6 +444,9 @@ impl Engine {
             limit,
             is_paused: false,
             logprobs: options.logprobs,
+            prompt_logprobs: options.prompt_logprobs,
+            scores: options.prompt_logprobs.map(|_| Vec::with_capacity(n - 1)),
+            rests: false,
             request,
         });
         Ok(id)

@@ -24,6 +24,9 @@ pub enum Speculative {
 pub struct Options {
     /// The log-probability of every token, and so many of the most likely ones beside it.
     pub logprobs: Option<usize>,
+    /// The same of the prompt's tokens, all but the first. Such a prompt is read whole, whatever is cached of it, a page
+    /// at a time in steps of its own: no step has logits for more.
+    pub prompt_logprobs: Option<usize>,
     pub speculative: Speculative,
     pub constraint: Option<Box<dyn Constraint>>,
     /// Prefixes are only ever shared between requests of one salt.
@@ -35,9 +38,11 @@ pub struct Options {
 impl Options {
     /// Refuses what no engine gives, by name.
     pub fn check(&self) -> Result<()> {
-        if let Some(n) = self.logprobs.filter(|n| *n > MAX_TOP) {
-            let allowed = "at most 20 tokens beside the chosen one";
-            return Err(EngineError::Parameter { name: "top_logprobs", value: n.to_string(), allowed });
+        for (name, asked) in [("top_logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)] {
+            if let Some(n) = asked.filter(|n| *n > MAX_TOP) {
+                let allowed = "at most 20 tokens beside the chosen one";
+                return Err(EngineError::Parameter { name, value: n.to_string(), allowed });
+            }
         }
         Ok(())
     }

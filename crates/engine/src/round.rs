@@ -6,7 +6,7 @@ use overdraft_plan::{NO_PARENT, grid_of};
 use crate::engine::{Engine, Event, Events, Origin, Witness};
 use crate::error::{EngineError, Result};
 use crate::logprobs::logprobs;
-use crate::plans::{MIXED_ROWS, Ready, Use};
+use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use};
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -41,6 +41,8 @@ pub(crate) struct Part {
     root_row: u32,
     /// The root's logits; a drafted node's lie as far behind as the node. `None`: its prompt goes on.
     logits: Option<usize>,
+    /// The first sure row's logits, where the prompt's tokens are scored by them.
+    scored: Option<usize>,
 }
 
 impl Engine {
@@ -94,7 +96,8 @@ impl Engine {
         }
         let accepted = self.clock.now();
         self.commit(parts, &plan);
-        if self.plans.n_ready() == recorded {
+        // Logits of every row are no part of what reading costs.
+        if self.plans.n_ready() == recorded && !self.is_scoring {
             let seconds = (self.clock.now() - verifying).as_secs_f64();
             let cost = if used == Use::Write { &mut self.cost } else { &mut self.reading_cost };
             cost.learn_step(rows, seconds);
@@ -124,6 +127,7 @@ impl Engine {
 
     /// What the next step is for, and rows of prompts in it at most.
     fn choose_step(&mut self) -> (Use, usize) {
+        self.take_turns_with_scoring();
         let count = |is: fn(&Sequence) -> bool| self.seqs.iter().filter(|s| is(s)).count();
         let load = Load {
             writers: count(Sequence::is_writing),
@@ -132,7 +136,18 @@ impl Engine {
             token_gap: self.config.token_gap.map(|gap| gap.as_secs_f64()),
             step_rows: self.config.step_rows,
         };
-        schedule::choose(&load, &self.reading_cost)
+        let (used, rows) = schedule::choose(&load, &self.reading_cost);
+        (used, if self.is_scoring { rows.min(MAX_LOGIT_ROWS) } else { rows })
+    }
+
+    /// Prompts that are scored need the logits of all their rows, which is all that a step has: they and the others
+    /// have every second step, where there are both.
+    fn take_turns_with_scoring(&mut self) {
+        let any = |is_scored: bool| self.seqs.iter().any(|s| !s.is_paused && s.is_scored() == is_scored);
+        self.is_scoring = any(true) && !(self.is_scoring && any(false));
+        for seq in &mut self.seqs {
+            seq.rests = seq.is_scored() != self.is_scoring;
+        }
     }
 
     /// Lays the rows of the next step: each writer's drafted nodes behind its root, then prompts.
@@ -172,28 +187,42 @@ impl Engine {
         let tables = seq.tables.iter().map(|t| t.pages.as_slice());
         let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
         let mut root_row = NO_PARENT;
+        let is_scored = seq.is_scored();
+        let scored = is_scored.then(|| self.step.logit_rows().len());
         for token in &seq.tokens[seq.committed..seq.committed + sure] {
             root_row = self.step.push(s, *token, root_row);
+            if is_scored {
+                self.step.want_logits(root_row);
+            }
         }
-        let logits = self.step.logit_rows().len();
         let complete = seq.committed + sure == seq.tokens.len();
-        if complete {
+        if complete && !is_scored {
             self.step.want_logits(root_row);
         }
+        let logits = complete.then(|| self.step.logit_rows().len() - 1);
         for node in &tree.nodes()[1..] {
             let row = self.step.push(s, node.token, root_row + node.parent);
             self.step.want_logits(row);
         }
-        parts.push(Part { seq: index, sure, root_row, logits: complete.then_some(logits) });
+        parts.push(Part { seq: index, sure, root_row, logits, scored });
     }
 
     /// Draws the target's tokens down the sequence's tree and gives them out.
     fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Events) -> Result<()> {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         round.verdict.path.clear();
-        let Some(first) = part.logits else { return Ok(()) };
+        if part.logits.is_none() && part.scored.is_none() {
+            return Ok(());
+        }
         let vocab = self.decoder.hyper.vocab;
         let all = self.backend.read(plan.id, plan.logits);
+        if let (Some(first), Some(n), Some(scores)) = (part.scored, seq.prompt_logprobs, &mut seq.scores) {
+            // A row's logits are of the token behind it.
+            let behind = seq.request.prompt[seq.committed + 1..].iter().take(part.sure);
+            let rows = all[first * vocab..].chunks_exact(vocab);
+            scores.extend(behind.zip(rows).map(|(token, logits)| logprobs(logits, *token, n)));
+        }
+        let Some(first) = part.logits else { return Ok(()) };
         let mut gate = round.tree.gate().take();
         let tree = &round.tree;
         let walked = walk(tree, &mut round.verdict, |node, _| {
@@ -225,6 +254,7 @@ impl Engine {
                 fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits)),
                 logits: (self.config.witness == Witness::Logits).then(|| logits.to_vec()),
                 logprobs: seq.logprobs.map(|n| logprobs(logits, token, n)),
+                prompt_logprobs: seq.scores.take(),
                 finish: finish.map(|f| (f, seq.stats)),
             });
             Ok::<_, EngineError>((token, finish.is_some()))

@@ -1,5 +1,6 @@
 //! A request on its way: its tokens, what is committed of them, its pages and its text.
 
+use crate::logprobs::Logprobs;
 use crate::memory::PageTable;
 use crate::request::{Finish, Request, SeqId};
 use crate::sampling::History;
@@ -27,8 +28,13 @@ pub(crate) struct Sequence {
     pub(crate) limit: usize,
     /// The most likely tokens that are named beside each chosen one; `None`: not even its own log-probability.
     pub(crate) logprobs: Option<usize>,
+    /// The same for the prompt's tokens, and what was found of them.
+    pub(crate) prompt_logprobs: Option<usize>,
+    pub(crate) scores: Option<Vec<Logprobs>>,
     /// Takes part in no step for now.
     pub(crate) is_paused: bool,
+    /// Takes no part in the step at hand.
+    pub(crate) rests: bool,
 }
 
 impl Sequence {
@@ -36,14 +42,19 @@ impl Sequence {
         self.committed < self.request.prompt.len()
     }
 
+    /// Its prompt is read for the log-probabilities of its tokens.
+    pub(crate) fn is_scored(&self) -> bool {
+        self.prompt_logprobs.is_some() && self.in_prompt()
+    }
+
     /// Has prompt to be read in the next step.
     pub(crate) fn is_reading(&self) -> bool {
-        self.in_prompt() && !self.is_paused
+        self.in_prompt() && !self.is_paused && !self.rests
     }
 
     /// Has text to be written in the next step.
     pub(crate) fn is_writing(&self) -> bool {
-        !self.in_prompt() && !self.is_paused
+        !self.in_prompt() && !self.is_paused && !self.rests
     }
 
     /// What is left of the prompt, up to where reading it pauses for its state to be kept.

@@ -44,6 +44,7 @@ struct Answer {
     tokens: Vec<u32>,
     logits: Vec<Vec<f32>>,
     logprobs: Vec<Option<Logprobs>>,
+    of_prompt: Option<Vec<Logprobs>>,
     stats: Stats,
     failed_at: Option<u32>,
 }
@@ -62,6 +63,11 @@ fn run(engine: &mut Engine, jobs: Vec<(Request, Options)>) -> Vec<Answer> {
                     answer.tokens.push(event.token);
                     answer.logits.extend(event.logits);
                     answer.logprobs.push(event.logprobs);
+                    assert!(
+                        event.prompt_logprobs.is_none() || answer.tokens.len() == 1,
+                        "told once, and first"
+                    );
+                    answer.of_prompt = event.prompt_logprobs.or(answer.of_prompt.take());
                     answer.stats = event.finish.map_or(answer.stats, |f| f.1);
                 }
             }
@@ -114,6 +120,76 @@ fn logprobs_are_of_the_raw_distribution_and_the_same_for_drafted_tokens() {
     assert!(runs[0] == runs[1], "speculation changed a log-probability");
 }
 
+fn long_request(engine: &Engine) -> Request {
+    let text = PROMPTS.concat().repeat(4);
+    let mut request = request(engine, &text, 0.8);
+    assert!((150..300).contains(&request.prompt.len()), "several pages: {}", request.prompt.len());
+    request.max_tokens = 4;
+    request
+}
+
+#[test]
+fn log_probabilities_of_a_prompt_are_those_of_each_prefix_alone() {
+    let mut engine = demo(Mode::Off);
+    let job = long_request(&engine);
+    let asked = |prompt_logprobs| Options { prompt_logprobs, ..Default::default() };
+    let got = run(&mut engine, vec![(job.clone(), asked(Some(3)))]).remove(0).of_prompt.unwrap();
+    assert_eq!(got.len(), job.prompt.len() - 1, "of every token but the first");
+    for end in [1, 2, 17, 63, 64, 65, 128, 129, job.prompt.len() - 1] {
+        let prefix = Request { prompt: job.prompt[..end].to_vec(), max_tokens: 1, ..job.clone() };
+        let alone = run(&mut engine, vec![(prefix, asked(None))]).remove(0);
+        assert_eq!(alone.of_prompt, None);
+        let (chosen, top) = definition(&alone.logits[0], job.prompt[end], 3);
+        let score = &got[end - 1];
+        assert!((f64::from(score.chosen) - chosen).abs() < 1e-5, "{end}: {} for {chosen}", score.chosen);
+        assert_eq!(
+            score.top.iter().map(|t| t.0).collect::<Vec<_>>(),
+            top.iter().map(|t| t.0).collect::<Vec<_>>()
+        );
+    }
+    let single = Request { prompt: job.prompt[..1].to_vec(), ..job };
+    assert_eq!(run(&mut engine, vec![(single, asked(Some(0)))])[0].of_prompt, Some(vec![]));
+}
+
+#[test]
+fn how_and_beside_whom_a_prompt_is_read_changes_no_bit_of_its_log_probabilities() {
+    let mut engine = demo(Mode::Off);
+    let job = long_request(&engine);
+    let asked = || Options { prompt_logprobs: Some(2), ..Default::default() };
+    let alone = run(&mut engine, vec![(job.clone(), asked())]).remove(0);
+    for mode in [Mode::Off, Mode::Tree] {
+        let budget = (mode == Mode::Tree).then_some(22);
+        let config = EngineConfig {
+            context: 512,
+            max_seqs: 4,
+            step_rows: 128,
+            cache_bytes: 64 << 20,
+            draft_mode: mode,
+            budget,
+            ..Default::default()
+        };
+        let mut engine = demo_pair(DemoPair::WithDraft, config);
+        // The first run fills the prefix cache, beside one that writes and another that is scored.
+        for turn in 0..2 {
+            let beside = request(&engine, PROMPTS[0], 0.8);
+            let short = Request { prompt: job.prompt[..70].to_vec(), ..job.clone() };
+            let jobs = vec![
+                (beside.clone(), Options::default()),
+                (job.clone(), asked()),
+                (short, asked()),
+                (job.clone(), Options::default()),
+            ];
+            let together = run(&mut engine, jobs);
+            assert!(together[1].of_prompt == alone.of_prompt, "{mode:?}, turn {turn}");
+            assert_eq!(together[2].of_prompt.as_ref().unwrap()[..], alone.of_prompt.as_ref().unwrap()[..69]);
+            assert_eq!((&together[1].tokens, &together[3].tokens), (&alone.tokens, &alone.tokens));
+            assert_eq!(together[1].stats.cached_tokens, 0, "what is scored is read");
+            assert_eq!(together[3].stats.cached_tokens > 0, turn == 1, "others find it");
+            assert_eq!(together[0].tokens.len(), beside.max_tokens);
+        }
+    }
+}
+
 #[test]
 fn a_request_limits_its_own_drafts_alone() {
     let mut engine = demo(Mode::Tree);
@@ -145,8 +221,13 @@ fn a_request_limits_its_own_drafts_alone() {
 fn more_logprobs_than_there_can_be_are_refused_by_name() {
     let mut engine = demo(Mode::Off);
     let job = request(&engine, PROMPTS[0], 0.0);
-    let error = engine.admit_as(job, Options { logprobs: Some(21), ..Default::default() }).unwrap_err();
-    assert!(error.to_string().starts_with("top_logprobs = 21: at most 20"), "{error}");
+    for (options, expected) in [
+        (Options { logprobs: Some(21), ..Default::default() }, "top_logprobs = 21: at most 20"),
+        (Options { prompt_logprobs: Some(21), ..Default::default() }, "prompt_logprobs = 21: at most 20"),
+    ] {
+        let error = engine.admit_as(job.clone(), options).unwrap_err();
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
     assert!(engine.is_idle());
 }
 

@@ -198,6 +198,9 @@ impl Desk {
             let range = from..from + same;
             from = range.end;
             let Some(at) = self.running.iter().position(|r| r.id == id) else { continue };
+            if let Some(scores) = &self.events[range.start].prompt_logprobs {
+                self.running[at].channel.send(Update::Scored(scores.clone()));
+            }
             let tokens: Vec<TokenOut> = self.events[range.clone()].iter().map(token_out).collect();
             self.note_tokens(at, now, same);
             self.running[at].channel.send(Update::Tokens(tokens));

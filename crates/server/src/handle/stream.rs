@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
+use overdraft_engine::Logprobs;
+
 use super::update::{TokenOut, Update};
 
 /// A request's updates. Dropping it cancels the request within a step; its prefix stays cached.
@@ -75,6 +77,9 @@ fn size(update: &Update) -> usize {
     let token = |t: &TokenOut| size_of::<TokenOut>() + t.text.len() + t.top.len() * size_of::<(u32, f32)>();
     match update {
         Update::Tokens(tokens) => tokens.iter().map(token).sum(),
+        Update::Scored(scores) => {
+            scores.iter().map(|s| size_of::<Logprobs>() + size_of_val(&s.top[..])).sum()
+        }
         _ => 0,
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use overdraft_engine::{Finish, Origin, Stats};
+use overdraft_engine::{Finish, Logprobs, Origin, Stats};
 
-/// In this order: once `Started`, any number of `Tokens`, then `Finished` or `Failed`. `Failed` may come at any time.
+/// In this order: once `Started`, `Scored` if the job asks for it, any number of `Tokens`, then `Finished` or `Failed`. `Failed` may come at any time.
 #[derive(Clone, Debug)]
 pub enum Update {
     Started {
@@ -12,6 +12,8 @@ pub enum Update {
         cached_tokens: usize,
         queued: Duration,
     },
+    /// Log-probabilities of the prompt's tokens, from the second on.
+    Scored(Vec<Logprobs>),
     /// Those of one step; of several where the reader was slower.
     Tokens(Vec<TokenOut>),
     Finished {

@@ -1,5 +1,7 @@
 //! Whole answers, for clients that wait for them.
 
+use overdraft_engine::Logprobs;
+
 use super::error::ApiResult;
 use super::figures::Figures;
 use super::running::{End, Happening, Running};
@@ -12,6 +14,8 @@ pub(crate) struct Answer {
     pub(crate) content: String,
     pub(crate) calls: Vec<Call>,
     pub(crate) tokens: Vec<TokenOut>,
+    /// Of the prompt's tokens from the second on, where they were asked for.
+    pub(crate) scores: Vec<Logprobs>,
     pub(crate) end: Option<End>,
 }
 
@@ -44,6 +48,7 @@ pub(crate) async fn collect(mut running: Running, keep_tokens: bool) -> ApiResul
     while let Some(happening) = running.next().await {
         match happening? {
             Happening::Started { .. } => {}
+            Happening::Scored { choice, scores } => answers[choice].scores = scores,
             Happening::More { choice, pieces, tokens } => {
                 pieces.into_iter().for_each(|piece| answers[choice].add(piece));
                 if keep_tokens {

@@ -118,7 +118,7 @@ fn apis() -> [(Value, Read); 4] {
         "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
         "stream_options": {"include_usage": true},
     });
-    let raw = json!({"prompt": [[1, 2], [3]], "n": 2, "logprobs": 3, "max_tokens": 4, "structured_outputs": {"choice": ["a"]}});
+    let raw = json!({"prompt": [[1, 2], [3]], "n": 2, "logprobs": 3, "max_tokens": 0, "echo": true, "prompt_logprobs": 2, "stream": false, "structured_outputs": {"choice": ["a"]}});
     let responses = json!({
         "input": [
             {"role": "user", "content": [{"type": "input_text", "text": "u"}]}, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},

@@ -5,7 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-use overdraft_engine::{Finish, Speculative};
+use overdraft_engine::{Finish, Logprobs, Speculative};
 
 use super::error::{ApiError, ApiResult, Fault};
 use super::figures::Figures;
@@ -21,6 +21,8 @@ pub(crate) struct Taken {
     pub(crate) stops: Stops,
     /// Tokens the client named as ends, beside the model's own.
     pub(crate) own_stop_ids: Vec<u32>,
+    /// Its prompt alone is wanted; the one token that comes with it is not told.
+    pub(crate) is_silent: bool,
 }
 
 /// What happened to one of the answers.
@@ -29,6 +31,11 @@ pub(crate) enum Happening {
     /// Its prompt is being read.
     Started {
         choice: usize,
+    },
+    /// Its prompt was read for this, of all tokens but the first. Comes before anything else of it.
+    Scored {
+        choice: usize,
+        scores: Vec<Logprobs>,
     },
     /// More of it: what it means, and the tokens it came from. Either may be empty.
     More {
@@ -73,6 +80,7 @@ struct Choice {
     parser: Option<OutputParser>,
     stops: Stops,
     own_stop_ids: Vec<u32>,
+    is_silent: bool,
     last_token: Option<u32>,
     called: bool,
     /// Tokens whose text has not come out yet, so that it is not known what they were for.
@@ -86,6 +94,7 @@ impl Running {
             parser: t.parser,
             stops: t.stops,
             own_stop_ids: t.own_stop_ids,
+            is_silent: t.is_silent,
             last_token: None,
             called: false,
             undecided: 0,
@@ -146,12 +155,17 @@ impl Running {
                 self.has_started = true;
                 self.ready.push_back(Happening::Started { choice });
             }
+            Some(Update::Scored(scores)) => self.ready.push_back(Happening::Scored { choice, scores }),
+            Some(Update::Tokens(_)) if self.choices[choice].is_silent => {}
             Some(Update::Tokens(tokens)) => {
                 let pieces = self.choices[choice].read(&tokens, &mut self.figures.reasoning_tokens);
                 self.ready.push_back(Happening::More { choice, pieces, tokens });
             }
-            Some(Update::Finished { finish, stats, timings }) => {
+            Some(Update::Finished { mut finish, mut stats, timings }) => {
                 let of = &mut self.choices[choice];
+                if of.is_silent {
+                    (finish, stats.generated_tokens) = (Finish::MaxTokens, 0);
+                }
                 of.stream = None;
                 let rest = of.finish();
                 self.figures.add(&stats, &timings);

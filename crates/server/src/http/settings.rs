@@ -62,7 +62,7 @@ fn unsupported() -> [(&'static str, Vec<Value>, &'static str); 26] {
         ("include_stop_str_in_output", vec![no.clone()], "append the stop string yourself"),
         ("truncate_prompt_tokens", vec![], "shorten the prompt yourself; /tokenize counts it"),
         ("thinking_token_budget", vec![], "bound the answer with max_tokens"),
-        ("prompt_logprobs", vec![], "/v1/completions has logprobs of what it writes"),
+        ("prompt_logprobs", vec![], "/v1/completions has them"),
         ("lora", vec![none], "this server has one model"),
         (
             "chat_template",

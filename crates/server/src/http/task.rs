@@ -18,6 +18,10 @@ pub(crate) struct Task {
     pub(crate) answers: Vec<Wanted>,
     pub(crate) settings: Settings,
     pub(crate) logprobs: Option<usize>,
+    /// The same of the prompts' tokens.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// Only the prompts matter; nothing is to be written.
+    pub(crate) is_silent: bool,
     /// Of all prompts, each counted once.
     pub(crate) prompt_tokens: usize,
 }
@@ -55,12 +59,13 @@ impl Task {
                 parser: Some(chat.parser(&prompt)),
             })
         });
-        Ok(Self { answers: answers.collect::<ApiResult<_>>()?, settings, logprobs, prompt_tokens })
+        let answers = answers.collect::<ApiResult<_>>()?;
+        Ok(Self { answers, settings, logprobs, prompt_logprobs: None, is_silent: false, prompt_tokens })
     }
 
     /// Hands all answers to the engine, or none.
     pub(crate) fn submit(self, app: &App, caller: Caller) -> ApiResult<Running> {
-        let Self { answers, settings, logprobs, prompt_tokens } = self;
+        let Self { answers, settings, logprobs, prompt_logprobs, is_silent, prompt_tokens } = self;
         let deadline = app.config.request_timeout.map(|t| Instant::now() + t);
         let cache_salt = app.config.keys.salted(caller, settings.cache_salt.as_deref());
         let (speculative, seed) = (settings.speculative, settings.sampling.seed);
@@ -77,6 +82,7 @@ impl Task {
             };
             let options = Options {
                 logprobs,
+                prompt_logprobs,
                 speculative,
                 constraint,
                 cache_salt,
@@ -87,7 +93,7 @@ impl Task {
             let stops = Stops::new(&settings.stop_strings, &app.handle.facts().tokenizer);
             let own = |id: &&u32| !app.defaults.end_ids.contains(id);
             let own_stop_ids = settings.stop_ids.iter().filter(own).copied().collect();
-            taken.push(Taken { stream, parser, stops, own_stop_ids });
+            taken.push(Taken { stream, parser, stops, own_stop_ids, is_silent });
         }
         Ok(Running::new(taken, prompt_tokens, speculative, seed))
     }

@@ -132,6 +132,7 @@ fn client(random: &mut Random, arrives: Instant, prefixes: &[Vec<u32>]) -> Clien
     };
     let options = Options {
         logprobs: random.one_in(3).then_some(2),
+        prompt_logprobs: random.one_in(8).then_some(1),
         speculative,
         constraint,
         cache_salt: random.below(2),
@@ -188,6 +189,10 @@ impl Client {
                 Update::Started { .. } => {
                     assert!(!self.is_started && self.got.is_empty(), "it starts once, before its text");
                     self.is_started = true;
+                }
+                Update::Scored(scores) => {
+                    assert!(self.is_started && self.got.is_empty(), "a prompt is told before its text");
+                    assert_eq!(scores.len(), self.request.prompt.len() - 1);
                 }
                 Update::Tokens(tokens) => self.got.extend(tokens),
                 end => self.end = Some(end),

@@ -8,6 +8,7 @@ mod limits;
 mod loading;
 mod openai;
 mod responses;
+mod scoring;
 mod seen;
 mod server;
 mod tools;

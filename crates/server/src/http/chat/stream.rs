@@ -93,7 +93,7 @@ impl Writer for Chunks {
     fn happened(&mut self, happening: Happening, figures: &Figures, out: &mut Events) {
         match happening {
             // Clients time their first token by the first chunk.
-            Happening::Started { .. } => {}
+            Happening::Started { .. } | Happening::Scored { .. } => {}
             Happening::More { choice, pieces, tokens } => self.more(choice, pieces, &tokens, figures, out),
             Happening::Ended { choice, end } => {
                 self.begin(choice, out);

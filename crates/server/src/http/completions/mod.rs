@@ -27,6 +27,8 @@ pub(crate) struct Prepared {
     head: Head,
     /// What each answer begins with, where prompts are echoed.
     echoes: Vec<Option<String>>,
+    /// The tokens of each answer's prompt, where they are scored.
+    prompts: Vec<Vec<u32>>,
 }
 
 impl Door for Completions {
@@ -37,7 +39,9 @@ impl Door for Completions {
         let mut request = CompletionRequest::read(fields, &app.defaults)?;
         let model = app.served_name(request.model.take())?;
         let tokenizer = &app.handle.facts().tokenizer;
-        let (mut answers, mut echoes, mut prompt_tokens) = (Vec::new(), Vec::new(), 0);
+        let (mut answers, mut echoes, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut prompt_tokens = 0;
+        let is_scored = request.of_prompt().is_some();
         for prompt in std::mem::take(&mut request.prompts) {
             let (tokens, text) = match prompt {
                 PromptText::Text(text) if request.add_special_tokens => (raw_tokens(tokenizer, &text), text),
@@ -56,37 +60,61 @@ impl Door for Completions {
                 let constraint = plain_constraint(&request.format, &app.grammars).map_err(refusal)?;
                 answers.push(Wanted { prompt: tokens.clone(), choice, constraint, parser: None });
                 echoes.push(request.echo.then(|| text.clone()));
+                prompts.push(if is_scored { tokens.clone() } else { Vec::new() });
             }
         }
-        let task =
-            Task { answers, settings: request.settings.clone(), logprobs: request.logprobs, prompt_tokens };
+        let task = Task {
+            answers,
+            settings: request.settings.clone(),
+            logprobs: request.logprobs,
+            prompt_logprobs: request.of_prompt(),
+            is_silent: request.is_silent,
+            prompt_tokens,
+        };
         let head = Head { id: fresh("cmpl-"), created: unix_seconds(), model };
         let ignored = std::mem::take(&mut request.ignored);
-        Ok((Prepared { request, task, head, echoes }, ignored))
+        Ok((Prepared { request, task, head, echoes, prompts }, ignored))
     }
 
     async fn answer(prepared: Prepared, reply: Reply<'_>) -> ApiResult<Answered> {
-        let Prepared { request, task, head, echoes } = prepared;
+        let Prepared { request, task, head, echoes, prompts } = prepared;
         let app = reply.app;
         let running = task.submit(app, reply.caller)?;
         let tokenizer = app.handle.facts().tokenizer.clone();
-        let with_logprobs = request.logprobs.is_some();
         if let Some(options) = request.streaming {
             let offsets = vec![0; echoes.len()];
             let with_origins = request.settings.token_origins;
-            let chunks =
-                Chunks { head, options, with_logprobs, with_origins, tokenizer, echoes, offsets, n_ended: 0 };
+            let chunks = Chunks {
+                head,
+                options,
+                logprobs: request.logprobs,
+                with_origins,
+                tokenizer,
+                echoes,
+                prompts,
+                offsets,
+                n_ended: 0,
+            };
             return Ok(sse::stream(running, chunks, app.config.ping_interval, reply.journal));
         }
-        let (answers, figures) = answer::collect(running, with_logprobs).await?;
+        let (answers, figures) = answer::collect(running, request.logprobs.is_some()).await?;
         reply.journal.figures(&figures);
         let choices = answers.iter().zip(echoes).enumerate().map(|(index, (answer, echo))| {
-            let text = echo.unwrap_or_default() + &answer.content;
-            let of_tokens = match with_logprobs {
-                true => logprobs::completion(&tokenizer, &answer.tokens, &mut 0),
-                false => Value::Null,
+            let of_answer = logprobs::told_of_answer(&answer.tokens);
+            let of_tokens = match request.logprobs {
+                None => Value::Null,
+                Some(n) if request.echo => {
+                    let told = logprobs::told_of_prompt(&prompts[index], &answer.scores, n).chain(of_answer);
+                    logprobs::completion(&tokenizer, told, &mut 0)
+                }
+                Some(_) => logprobs::completion(&tokenizer, of_answer, &mut 0),
             };
-            choice(index, &text, of_tokens, answer.end.as_ref())
+            let text = echo.unwrap_or_default() + &answer.content;
+            let mut choice = choice(index, &text, of_tokens, answer.end.as_ref());
+            if let Some(n) = request.prompt_logprobs {
+                choice["prompt_logprobs"] = logprobs::prompt(&tokenizer, &prompts[index], &answer.scores, n);
+            }
+            choice
         });
         let mut whole = object(&head, json!(choices.collect::<Vec<_>>()));
         whole["usage"] = figures.usage();

@@ -30,6 +30,10 @@ pub(crate) struct CompletionRequest {
     pub(crate) n: usize,
     pub(crate) echo: bool,
     pub(crate) logprobs: Option<usize>,
+    /// vLLM's way to ask for those of the prompt.
+    pub(crate) prompt_logprobs: Option<usize>,
+    /// `max_tokens` is 0: only the prompt matters.
+    pub(crate) is_silent: bool,
     pub(crate) streaming: Option<StreamOptions>,
     pub(crate) ignored: Vec<String>,
 }
@@ -40,7 +44,12 @@ impl CompletionRequest {
         let model = f.text("model")?;
         let prompt = f.take("prompt").ok_or_else(|| f.error("prompt", "is missing"))?;
         let prompts = read_prompts(prompt, defaults.vocab)?;
-        let max_tokens = read_max_tokens(f, &["max_tokens", "n_predict"])?.unwrap_or(DEFAULT_TOKENS);
+        let is_silent = f.peek("max_tokens").is_some_and(|n| n.as_f64() == Some(0.0));
+        let max_tokens = match is_silent {
+            true => f.take("max_tokens").map_or(1, |_| 1),
+            false => read_max_tokens(f, &["max_tokens", "n_predict"])?.unwrap_or(DEFAULT_TOKENS),
+        };
+        let prompt_logprobs = f.integer("prompt_logprobs", 0..=MAX_TOP_LOGPROBS)?.map(|n| n as usize);
         let settings = Settings::read(f, defaults, max_tokens)?;
         let n = f.integer("n", 1..=MAX_CHOICES)?.unwrap_or(1) as usize;
         if prompts.len() * n > MAX_ANSWERS {
@@ -64,12 +73,13 @@ impl CompletionRequest {
                 }
             },
         };
-        if echo && logprobs.is_some() {
-            return Err(f
-                .error("echo", "is not supported together with `logprobs`")
-                .code("unsupported_parameter"));
+        if is_silent && !echo && prompt_logprobs.is_none() {
+            return Err(f.error("max_tokens", "0 must be at least 1, unless the prompt is echoed or scored"));
         }
         let streaming = read_streaming(f)?;
+        if streaming.is_some() && prompt_logprobs.is_some() {
+            return Err(f.error("prompt_logprobs", "is not streamed; use echo with logprobs"));
+        }
         let add_special_tokens = f.bool("add_special_tokens")?.unwrap_or(true);
         let format = read_format(f)?;
         ["user", "metadata", "request_id"].iter().for_each(|name| drop(f.take(name)));
@@ -83,9 +93,18 @@ impl CompletionRequest {
             n,
             echo,
             logprobs,
+            prompt_logprobs,
+            is_silent,
             streaming,
             ignored,
         })
+    }
+}
+
+impl CompletionRequest {
+    /// The most likely tokens wanted beside each of the prompt's.
+    pub(crate) fn of_prompt(&self) -> Option<usize> {
+        self.logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
     }
 }
 
@@ -168,12 +187,26 @@ mod tests {
             (json!({"prompt": "a", "best_of": 2}), "best_of"),
             (json!({"prompt": "a", "logprobs": 21}), "logprobs"),
             (json!({"prompt": "a", "logprobs": "x"}), "logprobs"),
-            (json!({"prompt": "a", "logprobs": 1, "echo": true}), "echo"),
+            (json!({"prompt": "a", "max_tokens": 0}), "max_tokens"),
+            (json!({"prompt": "a", "max_tokens": 0, "logprobs": 1}), "max_tokens"),
+            (json!({"prompt": "a", "prompt_logprobs": 21}), "prompt_logprobs"),
+            (json!({"prompt": "a", "prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
         ] {
             assert_eq!(read(body.clone()).unwrap_err().param.as_deref(), Some(param), "{body}");
         }
         let request = read(json!({"prompt": "a", "n": 3, "best_of": 3, "logprobs": 2, "x": 1})).unwrap();
         assert_eq!((request.n, request.logprobs, request.settings.max_tokens), (3, Some(2), 16));
         assert_eq!(request.ignored, ["x"]);
+        for (body, of_prompt) in [
+            (json!({"prompt": "a", "max_tokens": 0, "echo": true, "logprobs": 1}), Some(1)),
+            (json!({"prompt": "a", "max_tokens": 0.0, "prompt_logprobs": 2}), Some(2)),
+            (json!({"prompt": "a", "echo": true, "logprobs": 1, "prompt_logprobs": 3}), Some(3)),
+            (json!({"prompt": "a", "echo": true}), None),
+            (json!({"prompt": "a", "logprobs": 4}), None),
+        ] {
+            let request = read(body.clone()).unwrap();
+            assert_eq!(request.of_prompt(), of_prompt, "{body}");
+            assert_eq!(request.is_silent, body.get("max_tokens").is_some());
+        }
     }
 }

@@ -39,11 +39,13 @@ pub(crate) fn choice(index: usize, text: &str, logprobs: Value, end: Option<&End
 pub(crate) struct Chunks {
     pub(crate) head: Head,
     pub(crate) options: StreamOptions,
-    pub(crate) with_logprobs: bool,
+    pub(crate) logprobs: Option<usize>,
     pub(crate) with_origins: bool,
     pub(crate) tokenizer: Arc<Tokenizer>,
     /// What is echoed before each choice's first text.
     pub(crate) echoes: Vec<Option<String>>,
+    /// The tokens of that, where they are scored.
+    pub(crate) prompts: Vec<Vec<u32>>,
     /// Characters of each choice so far.
     pub(crate) offsets: Vec<usize>,
     pub(crate) n_ended: usize,
@@ -62,20 +64,28 @@ impl Chunks {
 impl Writer for Chunks {
     fn happened(&mut self, happening: Happening, figures: &Figures, out: &mut Events) {
         match happening {
+            // With its scores the prompt is told once it was read.
             Happening::Started { choice: index } => {
-                if let Some(echo) = self.echoes[index].take() {
+                if let Some(echo) = self.echoes[index].take_if(|_| self.logprobs.is_none()) {
                     out.data(&self.chunk(choice(index, &echo, Value::Null, None)));
+                }
+            }
+            Happening::Scored { choice: index, scores } => {
+                if let (Some(echo), Some(n)) = (self.echoes[index].take(), self.logprobs) {
+                    let told = logprobs::told_of_prompt(&self.prompts[index], &scores, n);
+                    let scores = logprobs::completion(&self.tokenizer, told, &mut self.offsets[index]);
+                    out.data(&self.chunk(choice(index, &echo, scores, None)));
                 }
             }
             Happening::More { choice: index, pieces, tokens } => {
                 let text: String = pieces.iter().filter_map(content).collect();
-                if text.is_empty() && !self.with_logprobs && !self.with_origins {
+                if text.is_empty() && self.logprobs.is_none() && !self.with_origins {
                     return;
                 }
-                let of_tokens = match self.with_logprobs {
-                    true => logprobs::completion(&self.tokenizer, &tokens, &mut self.offsets[index]),
-                    false => Value::Null,
-                };
+                let of_tokens = self.logprobs.map_or(Value::Null, |_| {
+                    let told = logprobs::told_of_answer(&tokens);
+                    logprobs::completion(&self.tokenizer, told, &mut self.offsets[index])
+                });
                 let mut choice = choice(index, &text, of_tokens, None);
                 if self.with_origins {
                     choice["token_origins"] = logprobs::origins(&tokens).into();

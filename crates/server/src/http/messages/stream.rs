@@ -93,7 +93,7 @@ impl MessageEvents {
 impl Writer for MessageEvents {
     fn happened(&mut self, happening: Happening, figures: &Figures, out: &mut Events) {
         match happening {
-            Happening::Started { .. } => self.begin(figures, out),
+            Happening::Started { .. } | Happening::Scored { .. } => self.begin(figures, out),
             Happening::More { pieces, .. } => {
                 self.begin(figures, out);
                 pieces.into_iter().for_each(|piece| self.piece(piece, out));

@@ -53,7 +53,7 @@ impl Response {
     fn take(&mut self, happening: Happening) {
         self.begin();
         match happening {
-            Happening::Started { .. } => {}
+            Happening::Started { .. } | Happening::Scored { .. } => {}
             Happening::More { pieces, tokens, .. } => self.items.add(pieces, &tokens, &mut self.out),
             Happening::Ended { end, .. } => self.end = Some(end),
         }
