@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use overdraft_server::http::trace::Endpoint;
 
 use crate::args::ModelArgs;
 
@@ -26,6 +27,9 @@ pub(crate) struct ServeArgs {
     /// How log lines look: text, or one JSON object a line
     #[arg(long, value_enum, default_value_t = LogArg::Text, help_heading = "Output")]
     pub(crate) log_format: LogArg,
+    /// Send a span of each request to an OpenTelemetry collector, such as http://127.0.0.1:4318 [default: none]
+    #[arg(long, value_name = "URL", help_heading = "Output")]
+    pub(crate) otlp_endpoint: Option<Endpoint>,
     /// Write no log, notes or progress to standard error; errors still are
     #[arg(short, long, help_heading = "Output")]
     pub(crate) quiet: bool,

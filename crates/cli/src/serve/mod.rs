@@ -14,6 +14,7 @@ use overdraft_server::handle::{About, EngineHandle, Limits};
 use overdraft_server::http::keys::Keys;
 use overdraft_server::http::log::{Log, LogFormat};
 use overdraft_server::http::origin::Origins;
+use overdraft_server::http::trace::Exporter;
 use overdraft_server::http::{HttpConfig, Stopped};
 use tokio::runtime::Runtime;
 
@@ -39,6 +40,9 @@ const ENGINE_LOST: u8 = 3;
 /// are worked on at once.
 const WORKERS: usize = 2;
 const READERS: usize = 4;
+
+/// For the last spans to reach their collector when the server ends.
+const TRACE_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     let args = match &args.config {
@@ -66,7 +70,15 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
     let copy = listener.try_clone().map_err(cannot_start)?;
     let waiting = runtime.spawn(overdraft_server::http::loading(asynchronous(&runtime, copy)?));
     let loaded = load(&args, &screen)?;
-    let config = http_config(&args, keys, address.ip(), loaded.recommended);
+    let mut config = http_config(&args, keys, address.ip(), loaded.recommended);
+    let exporter = match args.otlp_endpoint.clone() {
+        None => None,
+        Some(endpoint) => {
+            let (tracer, exporter) = Exporter::start(endpoint, config.log.clone()).map_err(cannot_start)?;
+            config.tracer = tracer;
+            Some(exporter)
+        }
+    };
     waiting.abort();
     let ready = format!(
         "{} at http://{} ({} streams)\n",
@@ -81,6 +93,7 @@ pub(crate) fn serve(args: ServeArgs) -> Result<ExitCode> {
         Output::new().write(&ready)?;
         overdraft_server::http::serve(listener, loaded.handle, config, signal).await.map_err(Failure::input)
     })?;
+    exporter.into_iter().for_each(|exporter| exporter.finish(TRACE_PATIENCE));
     // Streams of clients that do not read may be left; they are not waited for.
     runtime.shutdown_background();
     match stopped {

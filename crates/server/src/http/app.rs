@@ -14,6 +14,7 @@ use super::keys::Keys;
 use super::log::Log;
 use super::origin::Origins;
 use super::settings::Defaults;
+use super::trace::Tracer;
 use crate::handle::{EngineHandle, Refused};
 use crate::output::{ChatFormat, Grammars};
 
@@ -22,6 +23,8 @@ pub struct HttpConfig {
     pub keys: Keys,
     pub origins: Origins,
     pub log: Log,
+    /// Takes a span of each request that the model answers.
+    pub tracer: Tracer,
     /// Further names of the model; `*` answers to any.
     pub aliases: Vec<String>,
     pub recommended: RecommendedSampling,
@@ -47,6 +50,7 @@ impl Default for HttpConfig {
             keys: Keys::open(),
             origins: Origins { loopback_only: true, ..Origins::default() },
             log: Log::none(),
+            tracer: Tracer::default(),
             aliases: Vec::new(),
             recommended: RecommendedSampling::default(),
             max_body_bytes: 8 << 20,

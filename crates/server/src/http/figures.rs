@@ -20,6 +20,8 @@ pub(crate) struct Figures {
     pub(crate) timings: Timings,
     pub(crate) asked: Speculative,
     pub(crate) seed: u64,
+    /// Why each answer that is over ended, in OpenAI's words.
+    pub(crate) finished: Vec<&'static str>,
 }
 
 impl Figures {

@@ -9,8 +9,9 @@ use axum::middleware::Next;
 
 use super::app::App;
 use super::error::{ApiError, ApiResult, Fault, Refused, Shape};
-use super::journal::{Journal, Journalled};
+use super::journal::{Journal, Journalled, Opening};
 use super::request_id::RequestId;
+use super::trace::Span;
 
 /// What answers without a key. Probes have none, and learn nothing but that we live.
 const OPEN: [&str; 2] = ["/live", "/health"];
@@ -19,13 +20,16 @@ pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, nex
     let id = RequestId::of(request.headers());
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", |path| path.as_str()).to_owned();
     let shape = Shape::of_path(request.uri().path());
-    let journal = Journal::open(
-        app.config.log.clone(),
-        app.counts.clone(),
+    let tracer = &app.config.tracer;
+    let begin = || Span::begin(&route, app.model_name(), request.headers());
+    let journal = Journal::open(Opening {
+        log: app.config.log.clone(),
+        counts: app.counts.clone(),
         id,
-        request.method().clone(),
-        route.clone(),
-    );
+        method: request.method().clone(),
+        route: route.clone(),
+        span: tracer.is_on().then(begin).flatten().map(|span| (tracer.clone(), span)),
+    });
     let origin = request.headers().get(header::ORIGIN).cloned();
     let mut response = match admit(&app, &mut request, &route) {
         Ok(None) => {

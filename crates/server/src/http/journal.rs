@@ -12,16 +12,26 @@ use serde_json::Value;
 use super::counts::Counts;
 use super::log::Log;
 use super::request_id::RequestId;
+use super::settings::Settings;
+use super::trace::{Ended, Span, Tracer};
 
 /// What is known of a request so far. The line is written when the last one who holds it lets go.
 pub(crate) struct Journal {
-    log: Log,
-    counts: Arc<Counts>,
-    id: RequestId,
-    method: Method,
-    route: String,
+    opening: Opening,
     began: Instant,
     entry: Mutex<Entry>,
+}
+
+/// What is known of it at once.
+pub(crate) struct Opening {
+    pub(crate) log: Log,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) id: RequestId,
+    pub(crate) method: Method,
+    /// The router's pattern, never what a client wrote.
+    pub(crate) route: String,
+    /// Where requests are traced.
+    pub(crate) span: Option<(Tracer, Span)>,
 }
 
 #[derive(Default)]
@@ -30,18 +40,13 @@ struct Entry {
     /// The whole answer was handed over.
     is_complete: bool,
     pairs: Vec<(&'static str, Value)>,
+    /// For the trace alone.
+    asked: Vec<(&'static str, Value)>,
 }
 
 impl Journal {
-    /// `route` is the router's pattern, never what a client wrote.
-    pub(crate) fn open(
-        log: Log,
-        counts: Arc<Counts>,
-        id: RequestId,
-        method: Method,
-        route: String,
-    ) -> Arc<Self> {
-        Arc::new(Self { log, counts, id, method, route, began: Instant::now(), entry: Mutex::default() })
+    pub(crate) fn open(opening: Opening) -> Arc<Self> {
+        Arc::new(Self { opening, began: Instant::now(), entry: Mutex::default() })
     }
 
     fn entry(&self) -> MutexGuard<'_, Entry> {
@@ -58,25 +63,39 @@ impl Journal {
     }
 
     pub(crate) fn id(&self) -> &RequestId {
-        &self.id
+        &self.opening.id
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        let seconds = self.began.elapsed().as_secs_f64();
-        let Entry { status, is_complete, pairs } = std::mem::take(&mut *self.entry());
-        self.counts.request(&self.method, &self.route, status, seconds);
+        let took = self.began.elapsed();
+        let seconds = took.as_secs_f64();
+        let Entry { status, is_complete, pairs, asked } = std::mem::take(&mut *self.entry());
+        let Opening { log, counts, id, method, route, span } = &mut self.opening;
+        counts.request(method, route, status, seconds);
+        if let Some((tracer, span)) = span.take() {
+            let notes = [asked, pairs.clone()].concat();
+            tracer.send(span.end(&Ended {
+                method: method.as_str(),
+                route,
+                request_id: &id.0,
+                status: status.map(|s| s.as_u16()),
+                is_complete,
+                took,
+                notes: &notes,
+            }));
+        }
         // Probes come every second and say nothing new.
-        if matches!(self.route.as_str(), "/health" | "/live" | "/ready" | "/metrics")
+        if matches!(route.as_str(), "/health" | "/live" | "/ready" | "/metrics")
             && status == Some(StatusCode::OK)
         {
             return;
         }
         let mut line: Vec<(&str, Value)> = vec![
-            ("id", self.id.0.as_str().into()),
-            ("method", self.method.as_str().into()),
-            ("route", self.route.as_str().into()),
+            ("id", id.0.as_str().into()),
+            ("method", method.as_str().into()),
+            ("route", route.as_str().into()),
             ("status", status.map(|s| s.as_u16()).into()),
             ("ms", ((seconds * 1e6).round() / 1e3).into()),
         ];
@@ -84,7 +103,7 @@ impl Drop for Journal {
             line.push(("left", true.into()));
         }
         line.extend(pairs);
-        self.log.line("request", &line);
+        log.line("request", &line);
     }
 }
 
@@ -123,6 +142,25 @@ impl HttpBody for Journalled {
 }
 
 impl Journal {
+    /// What the trace tells of the request's own wishes.
+    pub(crate) fn asked(&self, settings: &Settings, choices: usize) {
+        if self.opening.span.is_none() {
+            return;
+        }
+        let sampling = &settings.sampling;
+        let mut asked: Vec<(&'static str, Value)> = vec![
+            ("temperature", sampling.temperature.into()),
+            ("top_p", sampling.top_p.into()),
+            ("top_k", sampling.top_k.into()),
+            ("seed", sampling.seed.into()),
+            ("choices", choices.into()),
+        ];
+        if settings.max_tokens < usize::MAX {
+            asked.push(("max_tokens", settings.max_tokens.into()));
+        }
+        self.entry().asked = asked;
+    }
+
     pub(crate) fn figures(&self, figures: &super::figures::Figures) {
         self.note("prompt_tokens", figures.prompt_tokens);
         self.note("cached_tokens", figures.cached_tokens);
@@ -130,5 +168,6 @@ impl Journal {
         self.note("tokens_per_round", (figures.stats.tokens_per_round() * 100.0).round() / 100.0);
         self.note("queue_ms", figures.timings.queued.as_millis() as u64);
         self.note("first_token_ms", figures.timings.first_token.as_millis() as u64);
+        self.note("finish", figures.finished.clone());
     }
 }

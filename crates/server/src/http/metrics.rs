@@ -14,7 +14,16 @@ use crate::handle::{Gauges, Health, Histogram, ModelFacts, Totals};
 
 pub(crate) async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
     let ready = app.handle.health() == Health::Ready;
-    let text = exposition(app.handle.facts(), &app.handle.gauges(), &app.handle.totals(), &app.counts, ready);
+    let mut text =
+        exposition(app.handle.facts(), &app.handle.gauges(), &app.handle.totals(), &app.counts, ready);
+    if let Some((exported, dropped)) = app.config.tracer.counts() {
+        let mut of_traces = Exposition { text: String::new(), labels: String::new() };
+        let taken = "Spans that the trace collector took.";
+        of_traces.counter("overdraft_trace_spans_exported_total", taken, exported as f64);
+        let lost = "Spans that the trace collector did not take, or not in time.";
+        of_traces.counter("overdraft_trace_spans_dropped_total", lost, dropped as f64);
+        text.push_str(&of_traces.text);
+    }
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

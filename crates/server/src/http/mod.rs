@@ -39,6 +39,7 @@ mod sse;
 mod stops;
 mod task;
 mod tokens;
+pub mod trace;
 mod wishes;
 
 pub use app::HttpConfig;

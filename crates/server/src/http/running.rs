@@ -7,6 +7,7 @@ use std::task::Poll;
 
 use overdraft_engine::{Finish, Logprobs, Speculative};
 
+use super::chat::response::finish_reason;
 use super::error::{ApiError, ApiResult, Fault};
 use super::figures::Figures;
 use super::stops::Stops;
@@ -174,6 +175,7 @@ impl Running {
                 }
                 let of = &self.choices[choice];
                 let end = End { finish, called: of.called, stop: of.stop(finish) };
+                self.figures.finished.push(finish_reason(&end));
                 self.ready.push_back(Happening::Ended { choice, end });
             }
             Some(Update::Failed { message, kind }) => return Err(failed(kind, message)),

@@ -5,8 +5,8 @@ use std::time::Instant;
 use overdraft_engine::{Constraint, Options, Request};
 
 use super::app::{App, refused};
+use super::door::Reply;
 use super::error::{ApiError, ApiResult, Fault};
-use super::keys::Caller;
 use super::running::{Running, Taken};
 use super::settings::Settings;
 use super::stops::Stops;
@@ -64,7 +64,9 @@ impl Task {
     }
 
     /// Hands all answers to the engine, or none.
-    pub(crate) fn submit(self, app: &App, caller: Caller) -> ApiResult<Running> {
+    pub(crate) fn submit(self, reply: &Reply<'_>) -> ApiResult<Running> {
+        let (app, caller) = (reply.app, reply.caller);
+        reply.journal.asked(&self.settings, self.answers.len());
         let Self { answers, settings, logprobs, prompt_logprobs, is_silent, prompt_tokens } = self;
         let deadline = app.config.request_timeout.map(|t| Instant::now() + t);
         let cache_salt = app.config.keys.salted(caller, settings.cache_salt.as_deref());

@@ -12,3 +12,4 @@ mod scoring;
 mod seen;
 mod server;
 mod tools;
+mod trace;

@@ -44,7 +44,7 @@ impl Door for Chat {
     async fn answer(prepared: Prepared, reply: Reply<'_>) -> ApiResult<super::door::Answered> {
         let Prepared { request, task, head } = prepared;
         let app = reply.app;
-        let running = task.submit(app, reply.caller)?;
+        let running = task.submit(&reply)?;
         let tokenizer = app.handle.facts().tokenizer.clone();
         let with_logprobs = request.logprobs.is_some();
         if let Some(options) = request.streaming {

@@ -79,7 +79,7 @@ impl Door for Completions {
     async fn answer(prepared: Prepared, reply: Reply<'_>) -> ApiResult<Answered> {
         let Prepared { request, task, head, echoes, prompts } = prepared;
         let app = reply.app;
-        let running = task.submit(app, reply.caller)?;
+        let running = task.submit(&reply)?;
         let tokenizer = app.handle.facts().tokenizer.clone();
         if let Some(options) = request.streaming {
             let offsets = vec![0; echoes.len()];

@@ -38,7 +38,7 @@ impl Door for Messages {
 
     async fn answer(prepared: Prepared, reply: Reply<'_>) -> ApiResult<Answered> {
         let Prepared { task, model, stream } = prepared;
-        let running = task.submit(reply.app, reply.caller)?;
+        let running = task.submit(&reply)?;
         let id = fresh("msg_");
         if stream {
             let events = MessageEvents::new(id, model);

@@ -48,7 +48,7 @@ impl Door for Responses {
 
     async fn answer(prepared: Prepared, reply: Reply<'_>) -> ApiResult<Answered> {
         let Prepared { task, response, stream } = prepared;
-        let running = task.submit(reply.app, reply.caller)?;
+        let running = task.submit(&reply)?;
         if stream {
             return Ok(sse::stream(running, response, reply.app.config.ping_interval, reply.journal));
         }
