@@ -3,63 +3,26 @@
 mod common;
 
 use common::{DemoPair, demo_pair};
+use overdraft_engine::spec::by_rule::ByRule;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{
     Constraint, Engine, EngineConfig, EngineError, Finish, Options, Request, Sampling, Stats, Witness,
 };
 use overdraft_formats::tokenizer::Specials;
 
-/// Lines of at most so many tokens, so many lines, and of tokens whose id leaves a remainder: a shape that the model
-/// does not write by itself but that its drafts often fit.
-#[derive(Clone)]
-struct Lines {
-    newline: Vec<bool>,
-    longest: usize,
-    lines: usize,
-    given: Vec<u32>,
-}
-
-impl Lines {
-    fn new(engine: &Engine, longest: usize, lines: usize) -> Self {
-        let tokenizer = engine.tokenizer();
-        let newline = (0..tokenizer.vocab_len() as u32)
-            .map(|t| tokenizer.token_bytes(t).is_some_and(|b| b.contains(&b'\n')))
-            .collect();
-        Self { newline, longest, lines, given: Vec::new() }
-    }
-
-    fn is_newline(&self, token: u32) -> bool {
-        self.newline.get(token as usize).copied().unwrap_or(false)
-    }
-
-    fn may_follow(&self, token: u32) -> bool {
-        let in_line = self.given.iter().rev().take_while(|t| !self.is_newline(**t)).count();
-        let lines = self.given.iter().filter(|t| self.is_newline(**t)).count();
-        if lines >= self.lines {
-            return false;
-        }
-        if in_line >= self.longest { self.is_newline(token) } else { token % 5 != 3 }
-    }
-}
-
-impl Constraint for Lines {
-    fn mask(&mut self, allowed: &mut [u32]) {
-        for token in (0..self.newline.len() as u32).filter(|t| self.may_follow(*t)) {
-            allowed[token as usize / 32] |= 1 << (token % 32);
-        }
-    }
-
-    fn accept(&mut self, token: u32) -> bool {
-        let may = self.may_follow(token);
-        if may {
-            self.given.push(token);
-        }
-        may
-    }
-
-    fn rollback(&mut self, n: usize) {
-        self.given.truncate(self.given.len().checked_sub(n).expect("never more than was given"));
-    }
+/// Lines of at most so many tokens, six lines, and of tokens whose id leaves a remainder: a shape that the model does not
+/// write by itself but that its drafts often fit.
+fn short_lines(engine: &Engine, longest: usize) -> impl Constraint + use<> {
+    let tokenizer = engine.tokenizer();
+    let has_break = |t| tokenizer.token_bytes(t).is_some_and(|b| b.contains(&b'\n'));
+    let newline: Vec<bool> = (0..tokenizer.vocab_len() as u32).map(has_break).collect();
+    let is_newline = move |token: &u32| newline.get(*token as usize).copied().unwrap_or(false);
+    ByRule::new(tokenizer.vocab_len(), move |given, token| {
+        let in_line = given.iter().rev().take_while(|t| !is_newline(t)).count();
+        let lines = given.iter().filter(|t| is_newline(t)).count();
+        let fits = if in_line >= longest { is_newline(&token) } else { token % 5 != 3 };
+        lines < 6 && fits
+    })
 }
 
 fn demo(draft_mode: Mode, budget: Option<usize>) -> Engine {
@@ -95,7 +58,7 @@ struct Answer {
 
 /// One that is constrained, with one beside it that is not.
 fn run(engine: &mut Engine, temperature: f32, longest: usize) -> ([Answer; 2], Stats) {
-    let constraint = Lines::new(engine, longest, 6);
+    let constraint = short_lines(engine, longest);
     let free = Request { max_tokens: 40, ..request(engine, temperature) };
     let options = Options { constraint: Some(Box::new(constraint)), ..Default::default() };
     let ids = [engine.admit_as(request(engine, temperature), options).unwrap(), engine.admit(free).unwrap()];
@@ -120,10 +83,10 @@ fn a_constrained_text_is_the_same_to_the_bit_with_and_without_drafts() {
         let mut plain = demo(Mode::Off, None);
         let (want, _) = run(&mut plain, temperature, longest);
         assert_eq!(want[0].finish, Some(Finish::Constraint), "six lines end it");
-        let mut kept = Lines::new(&plain, longest, 6);
+        let mut kept = short_lines(&plain, longest);
         assert!(want[0].tokens.iter().all(|t| kept.accept(t.0)), "the text keeps to it");
         let unconstrained: Vec<u32> = want[1].tokens.iter().map(|t| t.0).collect();
-        let mut fresh = Lines::new(&plain, longest, 6);
+        let mut fresh = short_lines(&plain, longest);
         assert!(!unconstrained.iter().all(|t| fresh.accept(*t)), "the model alone would not");
         for (mode, budget) in [(Mode::Tree, Some(22)), (Mode::Auto, None)] {
             let (got, stats) = run(&mut demo(mode, budget), temperature, longest);

@@ -92,45 +92,18 @@ impl Gate {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::spec::by_rule::ByRule;
     use crate::spec::simulate::Random;
     use crate::spec::tree::{Source, TokenTree};
 
-    /// Ascending by at most 3, until 40.
-    #[derive(Default)]
-    struct Ascending {
-        given: Vec<u32>,
-    }
-
-    impl Ascending {
-        fn may_follow(&self, token: u32) -> bool {
-            let last = self.given.last().copied().unwrap_or(0);
-            token > last && token <= (last + 3).min(40)
-        }
-    }
-
-    impl Constraint for Ascending {
-        fn mask(&mut self, allowed: &mut [u32]) {
-            assert!(allowed.iter().all(|w| *w == 0), "it comes all zero");
-            for token in (0..100).filter(|t| self.may_follow(*t)) {
-                allowed[token as usize / 32] |= 1 << (token % 32);
-            }
-        }
-
-        fn accept(&mut self, token: u32) -> bool {
-            let may = self.may_follow(token);
-            if may {
-                self.given.push(token);
-            }
-            may
-        }
-
-        fn rollback(&mut self, n: usize) {
-            self.given.truncate(self.given.len().checked_sub(n).expect("never more than was given"));
-        }
-    }
-
     fn gate() -> Gate {
-        Gate::new(Box::new(Ascending::default()), 100)
+        Gate::new(Box::new(ByRule::new(100, ascends)), 100)
+    }
+
+    /// By at most 3, until 40.
+    fn ascends(given: &[u32], token: u32) -> bool {
+        let last = given.last().copied().unwrap_or(0);
+        token > last && token <= (last + 3).min(40)
     }
 
     fn allowed(gate: &mut Gate) -> Vec<u32> {

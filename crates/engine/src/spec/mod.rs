@@ -7,6 +7,7 @@
 
 pub mod accept;
 pub mod budget;
+pub mod by_rule;
 pub mod calibration;
 pub mod cost;
 pub mod ddtree;

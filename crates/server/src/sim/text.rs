@@ -1,6 +1,7 @@
 //! The made-up model: what follows depends on every token before, yet repeats itself often enough to be guessed.
 
 use overdraft_engine::sampling::{History, Sampler};
+use overdraft_engine::spec::by_rule::ByRule;
 use overdraft_engine::{Constraint, Finish, Request};
 use overdraft_plan::Retention;
 
@@ -94,33 +95,6 @@ pub(crate) fn alone(
 }
 
 /// No token twice in a row modulo 4: a constraint that drafts break now and then.
-#[derive(Clone, Default)]
-pub(crate) struct NoTwin {
-    given: Vec<u32>,
-}
-
-impl NoTwin {
-    fn may_follow(&self, token: u32) -> bool {
-        self.given.last().is_none_or(|last| last % 4 != token % 4)
-    }
-}
-
-impl Constraint for NoTwin {
-    fn mask(&mut self, allowed: &mut [u32]) {
-        for token in (0..VOCAB as u32).filter(|t| self.may_follow(*t)) {
-            allowed[token as usize / 32] |= 1 << (token % 32);
-        }
-    }
-
-    fn accept(&mut self, token: u32) -> bool {
-        let may = self.may_follow(token);
-        if may {
-            self.given.push(token);
-        }
-        may
-    }
-
-    fn rollback(&mut self, n: usize) {
-        self.given.truncate(self.given.len().checked_sub(n).expect("never more than was given"));
-    }
+pub(crate) fn no_twin() -> Box<dyn Constraint> {
+    Box::new(ByRule::new(VOCAB, |given, token| given.last().is_none_or(|last| last % 4 != token % 4)))
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Clock, Constraint, Engine, EngineConfig, Options, Request, Sampling, Speculative};
+use overdraft_engine::{Clock, Engine, EngineConfig, Options, Request, Sampling, Speculative};
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::{LayerState, Retention};
@@ -13,7 +13,7 @@ use overdraft_plan::{LayerState, Retention};
 use super::VirtualClock;
 use super::device::{Device, Faults};
 use super::random::Random;
-use super::text::{END, End, NoTwin, VOCAB, alone};
+use super::text::{END, End, VOCAB, alone, no_twin};
 use crate::handle::desk::{Desk, Next};
 use crate::handle::{About, EngineHandle, FailKind, Health, Job, Limits, Refused, Stream, TokenOut, Update};
 
@@ -124,7 +124,7 @@ fn client(random: &mut Random, arrives: Instant, prefixes: &[Vec<u32>]) -> Clien
         stop_strings: vec![],
     };
     let is_constrained = random.one_in(5);
-    let constraint = is_constrained.then(|| Box::new(NoTwin::default()) as Box<dyn Constraint>);
+    let constraint = is_constrained.then(no_twin);
     let speculative = match random.below(6) {
         0 => Speculative::Off,
         1 => Speculative::Limited { max_depth: 2, max_nodes: 3 },
@@ -206,7 +206,7 @@ impl Client {
 
     /// What came is what a lone request writes, as far as it came.
     fn check(&self, context: usize, keeps: (&[Retention], bool), case: &str) {
-        let constraint = self.is_constrained.then(|| Box::new(NoTwin::default()) as Box<dyn Constraint>);
+        let constraint = self.is_constrained.then(no_twin);
         let (want, end) = alone(&self.request, constraint, context, keeps);
         let got: Vec<u32> = self.got.iter().map(|t| t.id).collect();
         assert!(want.starts_with(&got), "{case}: {got:?} for {want:?}");
