@@ -110,6 +110,7 @@ fn what_is_wrong_is_said_before_anything_is_loaded() {
         (vec!["--max-streams", "0"], "0 is not in 1..=64"),
         (vec!["--kv-memory", "much"], "expected a size such as 8GiB"),
         (vec!["--port", "0", "--kv-memory", "1KiB"], "--kv-memory 1.0 KiB is less than the"),
+        (vec!["--otlp-endpoint", "https://collector:4318"], "https is not supported"),
         (vec!["--show-draft"], "--show-draft: a server has no terminal to colour"),
         (vec!["--port", "0", "-m", "no-such-model.gguf"], "no-such-model.gguf: "),
     ] {
