@@ -30,6 +30,7 @@ use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
 use crate::spec::tree::TokenTree;
+use crate::spec::trials::Trials;
 use crate::stats::{Plain, Stats};
 use crate::stop::TextStream;
 
@@ -185,6 +186,8 @@ pub struct Engine {
     pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
     /// All that writes in the step: rows, tokens expected of them, sequences whose draft passes ran.
     pub(crate) step_sum: Beside,
+    /// What draft passes may lose where several sequences write.
+    pub(crate) trials: Trials,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
     calibration: Calibration,
@@ -241,6 +244,7 @@ impl Engine {
             reading_turn: 0,
             prompt_rows: Default::default(),
             step_sum: Beside::default(),
+            trials: Trials::default(),
             policy,
             calibration: Calibration::default(),
             padding,

@@ -75,7 +75,9 @@ impl Engine {
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         let sure = Beside { rows: writers + prompt_rows, tokens: writers as f64, drafting: 0 };
         let together = Together { cost: &self.cost, sure, draft_seconds: 0.0, rate: None, room };
-        let most = (1..=drafting.len()).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
+        let is_tried = writers < 2 || self.trials.may_draft();
+        let most = drafting.len() * usize::from(is_tried);
+        let most = (1..=most).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
         if most < drafting.len() {
             drafting.sort_by(|a, b| rounds[*b].policy.credit().total_cmp(&rounds[*a].policy.credit()));
             let is_unaided = self.config.lookup;
@@ -162,7 +164,8 @@ impl Engine {
         for (index, seq) in self.seqs.iter().enumerate() {
             let round = &self.rounds[index];
             let waiting = seq.committed - round.injected;
-            let due = waiting >= MAX_WAITING || drafting.contains(&index);
+            // One that never drafts lets its taps go: to take them in would cost it one and a half percent.
+            let due = waiting >= MAX_WAITING && round.policy.mode() != Mode::Off || drafting.contains(&index);
             if waiting == 0 || !due || self.step.n_rows() + waiting > INJECT_ROWS {
                 continue;
             }

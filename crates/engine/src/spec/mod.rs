@@ -18,6 +18,7 @@ pub mod policy;
 pub mod scripted;
 pub mod together;
 pub mod tree;
+pub mod trials;
 
 #[cfg(test)]
 mod replay;
