@@ -29,6 +29,7 @@ use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
+use crate::spec::reach::Reach;
 use crate::spec::tree::TokenTree;
 use crate::spec::trials::Trials;
 use crate::stats::{Plain, Stats};
@@ -188,6 +189,7 @@ pub struct Engine {
     pub(crate) step_sum: Beside,
     /// What draft passes may lose where several sequences write.
     pub(crate) trials: Trials,
+    pub(crate) reach: Reach,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
     calibration: Calibration,
@@ -245,6 +247,7 @@ impl Engine {
             prompt_rows: Default::default(),
             step_sum: Beside::default(),
             trials: Trials::default(),
+            reach: Reach::default(),
             policy,
             calibration: Calibration::default(),
             padding,

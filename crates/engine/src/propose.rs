@@ -15,6 +15,7 @@ use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
 use crate::spec::policy::Mode;
 use crate::spec::together::Together;
+use crate::spec::tree::Source;
 use crate::stats::Plain;
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
@@ -124,6 +125,11 @@ impl Engine {
             }
         }
         share_rows(&mut self.rounds, room);
+        let asked = self.rounds.iter().filter(|r| r.decision.is_some_and(|d| d.forward));
+        let drafted = asked.flat_map(|r| r.tree.nodes()).filter(|n| n.source == Source::Draft && n.depth > 0);
+        if n_drafting > 0 {
+            self.reach.learn(drafted.map(|n| n.depth as usize).max().unwrap_or(0));
+        }
         self.step_sum = Beside { rows: prompt_rows, tokens: 0.0, drafting: n_drafting };
         for (_, round) in self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
             self.step_sum.rows += 1 + round.tree.n_drafts();
@@ -197,6 +203,8 @@ impl Engine {
     fn draft_blocks(&mut self, batch: &[usize]) -> Result<(Ready, usize)> {
         let settings = &self.draft.as_ref().expect("only a draft is asked for a pass").settings;
         let (block, depths, mask) = (settings.block_size, settings.n_drafts(), settings.mask_token);
+        let is_free = |index: &usize| self.rounds[*index].decision.is_some_and(|d| !d.is_fixed);
+        let depths = if batch.iter().all(is_free) { self.reach.depths(depths) } else { depths };
         self.step.clear();
         for index in batch {
             let seq = &mut self.seqs[*index];

@@ -15,6 +15,7 @@ pub mod gate;
 pub mod learned;
 pub mod ngram;
 pub mod policy;
+pub mod reach;
 pub mod scripted;
 pub mod together;
 pub mod tree;
