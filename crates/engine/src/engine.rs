@@ -29,7 +29,9 @@ use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
+use crate::spec::reach::Reach;
 use crate::spec::tree::TokenTree;
+use crate::spec::trials::Trials;
 use crate::stats::{Plain, Stats};
 use crate::stop::TextStream;
 
@@ -189,6 +191,9 @@ pub struct Engine {
     pub(crate) prompt_rows: (Vec<usize>, Vec<usize>),
     /// All that writes in the step: rows, tokens expected of them, sequences whose draft passes ran.
     pub(crate) step_sum: Beside,
+    /// What draft passes may lose where several sequences write.
+    pub(crate) trials: Trials,
+    pub(crate) reach: Reach,
     /// How the last sequence to end had come to draft: the next one starts from there.
     policy: Policy,
     calibration: Calibration,
@@ -246,6 +251,8 @@ impl Engine {
             is_scoring: false,
             prompt_rows: Default::default(),
             step_sum: Beside::default(),
+            trials: Trials::default(),
+            reach: Reach::default(),
             policy,
             calibration: Calibration::default(),
             padding,

@@ -15,6 +15,7 @@ use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
 use crate::spec::policy::Mode;
 use crate::spec::together::Together;
+use crate::spec::tree::Source;
 use crate::stats::Plain;
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
@@ -75,7 +76,9 @@ impl Engine {
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         let sure = Beside { rows: writers + prompt_rows, tokens: writers as f64, drafting: 0 };
         let together = Together { cost: &self.cost, sure, draft_seconds: 0.0, rate: None, room };
-        let most = (1..=drafting.len()).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
+        let is_tried = writers < 2 || self.trials.may_draft();
+        let most = drafting.len() * usize::from(is_tried);
+        let most = (1..=most).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
         if most < drafting.len() {
             drafting.sort_by(|a, b| rounds[*b].policy.credit().total_cmp(&rounds[*a].policy.credit()));
             let is_unaided = self.config.lookup;
@@ -122,6 +125,11 @@ impl Engine {
             }
         }
         share_rows(&mut self.rounds, room);
+        let asked = self.rounds.iter().filter(|r| r.decision.is_some_and(|d| d.forward));
+        let drafted = asked.flat_map(|r| r.tree.nodes()).filter(|n| n.source == Source::Draft && n.depth > 0);
+        if n_drafting > 0 {
+            self.reach.learn(drafted.map(|n| n.depth as usize).max().unwrap_or(0));
+        }
         self.step_sum = Beside { rows: prompt_rows, tokens: 0.0, drafting: n_drafting };
         for (_, round) in self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
             self.step_sum.rows += 1 + round.tree.n_drafts();
@@ -162,7 +170,8 @@ impl Engine {
         for (index, seq) in self.seqs.iter().enumerate() {
             let round = &self.rounds[index];
             let waiting = seq.committed - round.injected;
-            let due = waiting >= MAX_WAITING || drafting.contains(&index);
+            // One that never drafts lets its taps go: to take them in would cost it one and a half percent.
+            let due = waiting >= MAX_WAITING && round.policy.mode() != Mode::Off || drafting.contains(&index);
             if waiting == 0 || !due || self.step.n_rows() + waiting > INJECT_ROWS {
                 continue;
             }
@@ -194,6 +203,8 @@ impl Engine {
     fn draft_blocks(&mut self, batch: &[usize]) -> Result<(Ready, usize)> {
         let settings = &self.draft.as_ref().expect("only a draft is asked for a pass").settings;
         let (block, depths, mask) = (settings.block_size, settings.n_drafts(), settings.mask_token);
+        let is_free = |index: &usize| self.rounds[*index].decision.is_some_and(|d| !d.is_fixed);
+        let depths = if batch.iter().all(is_free) { self.reach.depths(depths) } else { depths };
         self.step.clear();
         for index in batch {
             let seq = &mut self.seqs[*index];

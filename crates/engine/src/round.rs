@@ -14,7 +14,8 @@ use crate::spec::budget::{Beside, Forecast};
 use crate::spec::drafter::Drafter;
 use crate::spec::gate::{Gate, Passage};
 use crate::spec::policy::{Mode, Policy, Round as Decision};
-use crate::spec::tree::TokenTree;
+use crate::spec::tree::{Source, TokenTree};
+use crate::spec::trials::Passes;
 use crate::stats::{Phases, Plain};
 
 /// What a sequence drafts and what becomes of it, beside the sequence itself.
@@ -94,6 +95,7 @@ impl Engine {
                 self.failed.push_back(failure);
             }
         }
+        self.learn_of_passes(parts);
         let accepted = self.clock.now();
         self.commit(parts, &plan);
         // Logits of every row are no part of what reading costs.
@@ -277,6 +279,34 @@ impl Engine {
             round.policy.learn(decision, &round.forecast, tokens, &self.cost, beside);
         }
         Ok(())
+    }
+
+    /// What the draft passes of a step of several sequences were worth to all of them.
+    fn learn_of_passes(&mut self, parts: &[Part]) {
+        let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
+        let (Some(plain), Some(step)) =
+            (self.cost.step_seconds(writers), self.cost.step_seconds(self.step_sum.rows))
+        else {
+            return;
+        };
+        if writers < 2 {
+            return;
+        }
+        let (mut tokens, mut drafted, mut came_true) = (0, 0, 0);
+        for part in parts {
+            let Round { tree, verdict, .. } = &self.rounds[part.seq];
+            let is_drafted = |node: &u32| tree.nodes()[*node as usize].source == Source::Draft;
+            tokens += part.logits.map_or(0, |_| verdict.n_tokens());
+            drafted += (1..tree.len() as u32).filter(is_drafted).count();
+            came_true += verdict.path.iter().filter(|node| is_drafted(node)).count();
+        }
+        let passes = (self.step_sum.drafting > 0).then(|| {
+            let without = self.cost.step_seconds(self.step_sum.rows - drafted).unwrap_or(step);
+            let draft = self.cost.draft_seconds_of(self.step_sum.drafting).unwrap_or(0.0);
+            let seconds = step - without + draft;
+            Passes { tokens: came_true as f64, seconds, plain_rate: writers as f64 / plain }
+        });
+        self.trials.learn(tokens, passes);
     }
 
     /// Accepted rows become permanent; with a draft their taps wait for it.

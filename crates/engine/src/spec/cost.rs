@@ -17,6 +17,10 @@ const GUESSED_SLOPE: f64 = 1.0 / 8.0;
 const GUESSED_ROWS: usize = 8;
 /// Sequences alive at once at most.
 const MAX_DRAFTING: usize = 64;
+/// How fast the level follows, and by how much one step can move it: a change of 10 % within some twenty steps, and
+/// disturbed steps hardly at all.
+const LEVEL_GAIN: f64 = 0.05;
+const LEVEL_STEP: f64 = 0.15;
 /// First line of the remembered form; another version is not read.
 const HEADER: &str = "overdraft step costs 1";
 /// No step takes an hour; whatever says so is damaged.
@@ -75,6 +79,11 @@ pub struct CostModel {
     drafts: Vec<(usize, Times)>,
     /// (rows, seconds, weight): medians made non-decreasing in rows.
     curve: Vec<(f64, f64, f64)>,
+    /// Logarithm of how much slower than `steps`, `drafts` and `curve` say the machine is at the moment: these hold times
+    /// divided by the level of their day. What slows all steps alike (other work, heat) then leaves their order as it
+    /// was. Without it a row count last used on a better day looks cheap, and is used until its median has found out:
+    /// sixteen streams on a machine that slows by 40 % and recovers every few seconds lost 3 % to that.
+    level: f64,
 }
 
 impl CostModel {
@@ -94,6 +103,7 @@ impl CostModel {
 
     /// A round's draft passes for `n` sequences took so long.
     pub fn learn_drafts(&mut self, n: usize, seconds: f64) {
+        let seconds = seconds / self.level.exp();
         if is_time(seconds) && (1..=MAX_DRAFTING).contains(&n) {
             let at = self.drafts.binary_search_by_key(&n, |d| d.0).unwrap_or_else(|at| {
                 self.drafts.insert(at, (n, Times::default()));
@@ -122,7 +132,14 @@ impl CostModel {
             self.steps.insert(at, (rows, Times::default()));
             at
         });
-        (0..times).for_each(|_| self.steps[at].1.add(seconds));
+        if self.steps[at].1.count() >= SEEDED
+            && let Some(expected) = self.step_seconds(rows)
+        {
+            let change = (seconds / expected).ln();
+            self.level += LEVEL_GAIN * change.clamp(-LEVEL_STEP, LEVEL_STEP);
+        }
+        let level = self.level.exp();
+        (0..times).for_each(|_| self.steps[at].1.add(seconds / level));
         self.rebuild();
     }
 
@@ -163,6 +180,10 @@ impl CostModel {
     /// Seconds of a step; `None` before anything was measured. Non-decreasing in rows; straight lines between
     /// measured row counts, level before the first.
     pub fn step_seconds(&self, rows: usize) -> Option<f64> {
+        Some(self.unlevelled(rows)? * self.level.exp())
+    }
+
+    fn unlevelled(&self, rows: usize) -> Option<f64> {
         let largest = BUCKETS[BUCKETS.len() - 1];
         let rows = self.padded(rows.min(largest))? as f64;
         let curve = self.curve.as_slice();
@@ -190,7 +211,8 @@ impl CostModel {
     pub fn most_seconds(&self, rows: usize) -> Option<f64> {
         let last = self.curve.last()?;
         let padded = self.padded(rows)? as f64;
-        if padded > last.0 { Some(last.1 * padded / last.0) } else { self.step_seconds(rows) }
+        let most = if padded > last.0 { last.1 * padded / last.0 } else { self.unlevelled(rows)? };
+        Some(most * self.level.exp())
     }
 
     /// Rows up to which estimates can be relied on.
@@ -205,7 +227,7 @@ impl CostModel {
     /// Seconds of a round's draft passes for `n` sequences; in proportion to the nearest count that was measured.
     pub fn draft_seconds_of(&self, n: usize) -> Option<f64> {
         let (measured, times) = self.drafts.iter().min_by_key(|d| d.0.abs_diff(n))?;
-        Some(times.median(None)? * n as f64 / *measured as f64)
+        Some(times.median(None)? * self.level.exp() * n as f64 / *measured as f64)
     }
 
     /// One sequence's share of that; nothing before anything was measured.
@@ -218,11 +240,13 @@ impl CostModel {
         let mut text = format!("{HEADER}\n{}\n", one_line(owner));
         for (rows, times) in &self.steps {
             if let Some(seconds) = times.median(None) {
+                let seconds = seconds * self.level.exp();
                 let _ = writeln!(text, "step {rows} {seconds:e}");
             }
         }
         for (n, times) in &self.drafts {
             if let Some(seconds) = times.median(None) {
+                let seconds = seconds * self.level.exp();
                 let _ = writeln!(text, "draft {n} {seconds:e}");
             }
         }

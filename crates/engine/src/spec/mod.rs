@@ -16,9 +16,11 @@ pub mod gate;
 pub mod learned;
 pub mod ngram;
 pub mod policy;
+pub mod reach;
 pub mod scripted;
 pub mod together;
 pub mod tree;
+pub mod trials;
 
 #[cfg(test)]
 mod replay;
