@@ -99,7 +99,8 @@ function say(compare) {
   isFollowing = true;
   announcer.replaceChildren();
   if (text.trim() === '') {
-    if (compare) conversation.compare();
+    if (compare && conversation.turns.length > 0) conversation.compare();
+    else prompt.focus();
     return;
   }
   prompt.value = '';
@@ -157,6 +158,7 @@ async function meet() {
     needsKey = props.keys_needed;
     tell();
     find('#model').textContent = [props.model_alias, props.device].filter(Boolean).join(' · ');
+    find('#model').title = props.draft ? `with the draft ${props.draft}` : 'without a draft: guesses come from the text itself';
     prompt.placeholder = props.chat_template === null ? 'Begin a text; the model writes on' : 'Ask for something';
   } catch (trouble) {
     const { title, advice } = inWords(trouble);

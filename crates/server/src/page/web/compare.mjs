@@ -20,8 +20,8 @@ export function verdict({ same, n, complete, ratio }) {
   const what = complete ? `The same ${tokens(n)}, token for token` : `The same ${tokens(n)} as far as both came`;
   if (ratio === null) return `${what}.`;
   if (ratio >= 1.05) return `${what}, ${times(ratio)} as fast.`;
-  if (ratio > 0.95) return `${what}, as fast as without: guessing did not pay on this text.`;
-  return `${what}, at ${times(ratio)} the speed: guessing cost more than it gave on this text.`;
+  if (ratio > 0.95) return `${what}, as fast as without: this time guessing did not pay.`;
+  return `${what}, at ${times(ratio)} the speed: this time guessing cost more than it gave.`;
 }
 
 function tokens(n) {

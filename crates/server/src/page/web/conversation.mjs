@@ -33,7 +33,7 @@ export class Conversation {
 
   /** The last answer once more, with speculation the other way and all else as it was. */
   async compare(turn = this.turns.at(-1)) {
-    if (this.isBusy || !(turn instanceof AnswerTurn) || turn.answer.state !== 'done') return;
+    if (this.isBusy || !(turn instanceof AnswerTurn) || turn.answer.state === 'broken') return;
     const { question } = turn;
     const other = { ...question, speculative: !question.speculative };
     await this.#run(turn, other, (answer) => turn.add(answer));

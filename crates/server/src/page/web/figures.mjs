@@ -86,7 +86,8 @@ export class Figures {
   }
 
   /** Of the newest turn: its answer, and the one it is compared with. */
-  show(answers) {
+  show(all) {
+    const answers = all.filter((a) => a.meter.n > 0);
     const answer = answers.find((a) => a.speculative) ?? answers[0];
     const newest = answers.at(-1);
     for (const [kind, place] of Object.entries(this.shares)) {

@@ -51,8 +51,7 @@ class Side {
     this.turn = turn;
     this.label = make('h3', {}, answer.speculative ? 'With speculation' : 'Without');
     this.rate = make('span', { class: 'rate' });
-    this.summary = make('summary', {}, 'Reasoning');
-    this.reasoning = make('details', { class: 'reasoning', hidden: true }, this.summary, make('div', { class: 'text' }));
+    this.reasoning = make('details', { class: 'reasoning', hidden: true }, make('summary', {}, 'Reasoning'), make('div', { class: 'text' }));
     this.text = make('div', { class: 'text' });
     this.facts = make('p', { class: 'facts' });
     this.trouble = make('div', { class: 'trouble', role: 'alert', hidden: true });
@@ -71,7 +70,7 @@ class Side {
     const completed = this.#writing.show(answer.content, answer.isOver);
     const { rate, tokens } = answer.figures;
     this.rate.textContent = rate > 0 ? `${Math.round(rate)} tokens/s` : '';
-    this.facts.textContent = answer.isOver || tokens > 0 ? factsOf(answer) : 'Waiting for the first token…';
+    this.facts.textContent = tokens > 0 ? factsOf(answer) : answer.isOver ? '' : 'Waiting for the first token…';
     if (answer.state === 'broken' && this.trouble.hidden) this.#tell(answer.trouble);
     // Beside another each side scrolls by itself, and while it grows its end is what is looked at.
     if (!answer.isOver) this.element.scrollTop = this.element.scrollHeight;
@@ -119,9 +118,8 @@ export class AnswerTurn {
     this.place = make('div', { class: 'sides' });
     this.verdict = make('div', { class: 'verdict', role: 'status', hidden: true });
     this.copy = button('Copy', () => this.#copy());
-    this.actions = make('div', { class: 'actions', hidden: true }, this.copy,
-      button('Regenerate', () => acts.regenerate()),
-      button('Compare', () => acts.compare(), { title: 'The same once more the other way, to see that the text is the same' }));
+    this.again = button('Compare', () => acts.compare(), { title: 'The same once more the other way, to see that the text is the same' });
+    this.actions = make('div', { class: 'actions', hidden: true }, this.copy, button('Regenerate', () => acts.regenerate()), this.again);
     this.element = make('li', { class: 'turn answer', 'aria-label': 'Model' }, this.verdict, this.place, this.actions);
     this.add(answer);
   }
@@ -143,11 +141,12 @@ export class AnswerTurn {
     this.changed();
   }
 
-  /** The outcome of a comparison and the beginnings of both texts, wherever the reader was. */
+  /** The outcome of a comparison and the beginnings of both texts, wherever the reader was; its question too if it is short. */
   reveal() {
     requestAnimationFrame(() => {
       for (const side of this.sides) side.element.scrollTop = 0;
-      this.element.scrollIntoView({ block: 'start' });
+      const asked = this.element.previousElementSibling;
+      (asked?.offsetHeight < 120 ? asked : this.element).scrollIntoView({ block: 'start' });
     });
   }
 
@@ -166,7 +165,10 @@ export class AnswerTurn {
     const completed = this.sides.map((side) => side.show());
     // A comparison's text was read aloud the first time.
     if (this.sides.length === 1) completed[0].forEach((text) => this.announce(text));
-    this.actions.hidden = !this.isOver;
+    // What broke offers to try again by itself.
+    const { state, content } = this.answer;
+    this.actions.hidden = !this.isOver || (state === 'broken' && content.text === '');
+    this.again.hidden = state === 'broken';
     if (this.sides.length > 1) this.#compare();
   }
 

@@ -46,20 +46,28 @@ export class Writing {
     this.place = place;
   }
 
-  /** The text of blocks that became complete since the last time. */
+  /** Gives back the text of blocks that became complete since the last time. */
   show(coloured, isOver) {
     const blocks = blocksOf(coloured.text);
     const completed = [];
-    let same = 0;
-    while (same < this.#shown.length && same < blocks.length && isSame(this.#shown[same], blocks[same])) same += 1;
-    for (const { element } of this.#shown.splice(same)) element.remove();
-    for (const [i, block] of blocks.slice(same).entries()) {
-      const isLast = same + i === blocks.length - 1;
-      const element = elementOf(block, coloured);
+    let n = 0;
+    while (n < this.#shown.length && n < blocks.length && isSame(this.#shown[n], blocks[n])) n += 1;
+    const keep = (block, element) => {
+      const mayGrow = n === blocks.length - 1 && !isOver;
+      this.#shown[n] = { ...block, element, mayGrow };
+      if (!mayGrow) completed.push(element.textContent);
+      n += 1;
+    };
+    const last = this.#shown[n];
+    if (last && blocks[n] && isLonger(last, blocks[n])) {
+      last.element.querySelector('code').append(...coloured.spans(last.to, blocks[n].to));
+      keep(blocks[n], last.element);
+    }
+    for (const { element } of this.#shown.splice(n)) element.remove();
+    while (n < blocks.length) {
+      const element = elementOf(blocks[n], coloured);
       this.place.append(element);
-      // The last one may still grow, and is made again while it might.
-      this.#shown.push({ ...block, element, mayGrow: isLast && !isOver });
-      if (!isLast || isOver) completed.push(element.textContent);
+      keep(blocks[n], element);
     }
     return completed;
   }
@@ -67,6 +75,12 @@ export class Writing {
 
 function isSame(shown, block) {
   return !shown.mayGrow && shown.kind === block.kind && shown.start === block.start && shown.end === block.end;
+}
+
+/** Code only ever gets longer, and may be long: what is there of it can stay. */
+function isLonger(shown, block) {
+  const [a, b] = [shown, block];
+  return a.kind === 'code' && b.kind === 'code' && a.start === b.start && a.language === b.language && a.from === b.from && a.to <= b.to;
 }
 
 function elementOf(block, coloured) {
