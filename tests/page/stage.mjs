@@ -15,7 +15,7 @@ const PATIENCE_MS = 120_000;
 
 /** `flags` as an object: `{ctx: 512}`. */
 export async function startServer(flags = {}) {
-  const given = { port: 0, ctx: 2048, 'max-streams': 4, ...flags };
+  const given = { port: 0, ctx: 8192, 'max-streams': 4, ...flags };
   const words = Object.entries(given).flatMap(([name, value]) => [`--${name}`, String(value)]);
   const child = spawn(process.env.OVERDRAFT, ['serve', ...words], { stdio: ['ignore', 'pipe', 'pipe'] });
   let log = '';

@@ -34,12 +34,13 @@ test('at 360 pixels nothing is wider than the page, and all can be pressed', asy
   await tour(page, async (where) => {
     const wide = await page.evaluate(() => ({ page: document.documentElement.scrollWidth, seen: window.innerWidth }));
     assert.deepEqual(wide, { page: 360, seen: 360 }, where);
-    const outside = await page.evaluate(() => [...document.querySelectorAll('button, input, textarea, select')]
+    // A box to tick is pressed by its label. 24 pixels are what WCAG 2.2 asks for.
+    const hard = await page.evaluate(() => [...document.querySelectorAll('button, input, textarea, select')]
       .filter((e) => e.checkVisibility())
-      .map((e) => ({ what: e.id || e.textContent, box: e.getBoundingClientRect() }))
-      .filter(({ box }) => box.left < 0 || box.right > 360 || (box.height < 24 && box.width < 24 && box.height > 0 && box.height < 18))
+      .map((e) => ({ what: e.id || e.textContent, box: (e.type === 'checkbox' ? e.labels[0] : e).getBoundingClientRect() }))
+      .filter(({ box }) => box.left < 0 || box.right > 360 || box.height < 24 || box.width < 24)
       .map(({ what }) => what));
-    assert.deepEqual(outside, [], where);
+    assert.deepEqual(hard, [], where);
   });
   await page.over();
 });
