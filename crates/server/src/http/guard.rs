@@ -16,6 +16,11 @@ use super::trace::Span;
 /// What answers without a key. Probes have none, and learn nothing but that we live.
 const OPEN: [&str; 2] = ["/live", "/health"];
 
+/// What needs no key though it is only for our own names: files that are the same for everybody, and that ask for the key.
+/// Behind a browser's own question for a password they would be out of reach of whoever has a key and no user name, and the
+/// browser would then send the password along with whatever any page makes it ask of us.
+const KEYLESS: [&str; 2] = ["/", "/page/{file}"];
+
 pub(crate) async fn guard(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response<Body> {
     let id = RequestId::of(request.headers());
     let route = request.extensions().get::<MatchedPath>().map_or("unknown", |path| path.as_str()).to_owned();
@@ -63,6 +68,9 @@ fn admit(app: &App, request: &mut Request, route: &str) -> ApiResult<Option<Resp
         && let Some(response) = app.config.origins.preflight(request.headers())
     {
         return Ok(Some(response));
+    }
+    if KEYLESS.contains(&route) {
+        return Ok(None);
     }
     let caller = app.config.keys.caller(request.headers()).ok_or_else(|| {
         let message = "a valid API key is needed, as `Authorization: Bearer KEY` or `x-api-key: KEY`";

@@ -15,11 +15,14 @@ use super::error::{ApiError, Fault, Shape};
 /// How long a client should wait before it asks again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Answers everything but `/live` with 503. Never ends by itself; dropped, it leaves the address to whoever else listens
+/// Answers everything but `/live` and the page with 503. Never ends by itself; dropped, it leaves the address to whoever else listens
 /// there.
 pub async fn loading(listener: TcpListener) {
     let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
         let path = request.uri().path();
+        if let Some(page) = crate::page::found(path, request.headers()) {
+            return Ok(page);
+        }
         let response = match path {
             "/live" => about::live().await,
             "/health" | "/v1/health" | "/ready" => {

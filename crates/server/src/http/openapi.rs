@@ -35,9 +35,10 @@ pub(crate) fn description() -> Value {
                 "post"
             }
         };
-        if route.path.contains("{*name}") {
+        if let Some((_, name)) = route.path.split_once('{') {
+            let name = name.trim_matches(['*', '}']);
             operation["parameters"] =
-                json!([{"name": "name", "in": "path", "required": true, "schema": {"type": "string"}}]);
+                json!([{"name": name, "in": "path", "required": true, "schema": {"type": "string"}}]);
         }
         let path = route.path.replace("{*name}", "{name}");
         paths.insert(path, json!({method: operation}));
@@ -64,6 +65,7 @@ fn responses(path: &str) -> Value {
     let content = match path {
         "/metrics" => json!({"text/plain": {}}),
         "/" => json!({"text/html": {}}),
+        "/page/{file}" => json!({"text/css": {}, "text/javascript": {}, "image/svg+xml": {}}),
         _ => json!({"application/json": {"schema": {"type": "object"}}, "text/event-stream": {}}),
     };
     json!({

@@ -28,7 +28,8 @@ pub(crate) fn routes() -> Vec<Route> {
     let read = |path, about, handler| Route { path, about, body: None, handler };
     let sent = |path, about, body, handler| Route { path, about, body: Some(body), handler };
     vec![
-        read("/", "A page to look at", get(crate::page::page)),
+        read("/", "A page to talk with the model", get(crate::page::page)),
+        read("/page/{file}", "The page's style and scripts", get(crate::page::file)),
         sent("/v1/chat/completions", "Answer a conversation (OpenAI)", Body::Chat, post(enter::<Chat>)),
         sent("/v1/completions", "Continue raw text (OpenAI)", Body::Completions, post(enter::<Completions>)),
         sent(

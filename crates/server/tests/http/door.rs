@@ -10,7 +10,7 @@ use crate::server::{plain, with};
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 #[test]
-fn every_route_but_two_needs_a_key() {
+fn every_route_but_probes_and_the_page_s_files_needs_a_key() {
     let keys = Keys::from_lines("first-key-1\nsecond-key-2").unwrap();
     let address = with(HttpConfig { keys, ..HttpConfig::default() }).address;
     let described =
@@ -18,12 +18,12 @@ fn every_route_but_two_needs_a_key() {
     let paths = described["paths"].as_object().unwrap();
     assert!(paths.len() >= 18);
     for (path, methods) in paths {
-        let path = path.replace("{name}", "demo");
+        let path = path.replace("{name}", "demo").replace("{file}", "app.mjs");
         let method = if methods.get("post").is_some() { "POST" } else { "GET" };
         let status = |headers: &[(&str, &str)]| {
             send(address, method, &path, &[headers, &[JSON]].concat(), b"{}").status
         };
-        let open = ["/live", "/health"].contains(&path.as_str());
+        let open = ["/live", "/health", "/", "/page/app.mjs"].contains(&path.as_str());
         assert_eq!(status(&[]) == 401, !open, "{path} without a key");
         assert_eq!(
             status(&[("authorization", "Bearer first-key-2")]) == 401,
@@ -36,6 +36,9 @@ fn every_route_but_two_needs_a_key() {
     }
     let unknown = send(address, "GET", "/nowhere", &[], b"");
     assert_eq!(unknown.status, 401, "strangers do not learn what is there");
+    for hidden in ["/page", "/page/", "/page/app.mjs/more", "/page/../props", "//", "/index.html"] {
+        assert_eq!(send(address, "GET", hidden, &[], b"").status, 401, "{hidden}");
+    }
     assert_eq!(unknown.header("www-authenticate"), Some("Basic realm=\"overdraft\", Bearer"));
 }
 
@@ -98,6 +101,31 @@ fn unknown_routes_and_methods_are_answered_in_json() {
     }
     let head = send(plain(), "HEAD", "/", &[], b"");
     assert_eq!((head.status, head.body.len()), (200, 0), "an agent's first question");
+}
+
+#[test]
+fn the_page_comes_with_a_policy_that_lets_nothing_else_in() {
+    for (path, kind) in [
+        ("/", "text/html; charset=utf-8"),
+        ("/page/app.mjs", "text/javascript; charset=utf-8"),
+        ("/page/page.css", "text/css; charset=utf-8"),
+    ] {
+        let answer = get(plain(), path);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some(kind)));
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self'"), "{policy}");
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(answer.header("cache-control"), Some("no-cache"));
+        let tag = answer.header("etag").unwrap();
+        let again = send(plain(), "GET", path, &[("if-none-match", tag)], b"");
+        assert_eq!((again.status, again.body.len()), (304, 0), "{path}");
+    }
+    assert_eq!(get(plain(), "/page/nothing.mjs").status, 404);
+    // A key would not be the page's to give to a name that was pointed at us.
+    for path in ["/", "/page/app.mjs"] {
+        assert_eq!(send(plain(), "GET", path, &[("host", "evil.example")], b"").status, 403, "{path}");
+    }
 }
 
 #[test]

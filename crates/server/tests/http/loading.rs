@@ -11,6 +11,11 @@ fn while_the_model_is_loaded_everybody_hears_that_it_is() {
     let address = listener.local_addr().unwrap();
     runtime.spawn(overdraft_server::http::loading(listener));
     assert_eq!(get(address, "/live").status, 200);
+    assert_eq!(
+        get(address, "/").header("content-type"),
+        Some("text/html; charset=utf-8"),
+        "the page says so too"
+    );
     let health = get(address, "/health");
     assert_eq!((health.status, health.json()), (503, json!({"status": "loading"})));
     let refused = post(address, "/v1/chat/completions", &json!({}));
