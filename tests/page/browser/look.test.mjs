@@ -29,21 +29,27 @@ async function tour(page, look) {
   await look('settings');
 }
 
-test('at 360 pixels nothing is wider than the page, and all can be pressed', async () => {
-  const page = await visit(browser, server.address, { settings: brief, viewport: { width: 360, height: 640 }, hasTouch: true, isMobile: true });
-  await tour(page, async (where) => {
-    const wide = await page.evaluate(() => ({ page: document.documentElement.scrollWidth, seen: window.innerWidth }));
-    assert.deepEqual(wide, { page: 360, seen: 360 }, where);
-    // A box to tick is pressed by its label. 24 pixels are what WCAG 2.2 asks for.
-    const hard = await page.evaluate(() => [...document.querySelectorAll('button, input, textarea, select')]
-      .filter((e) => e.checkVisibility())
-      .map((e) => ({ what: e.id || e.textContent, box: (e.type === 'checkbox' ? e.labels[0] : e).getBoundingClientRect() }))
-      .filter(({ box }) => box.left < 0 || box.right > 360 || box.height < 24 || box.width < 24)
-      .map(({ what }) => what));
-    assert.deepEqual(hard, [], where);
+/** What can be pressed, and is outside the page or smaller than the 24 pixels that WCAG 2.2 asks for. */
+function hardToPress() {
+  const boxOf = (e) => (e.type === 'checkbox' ? e.labels[0] : e).getBoundingClientRect();
+  return [...document.querySelectorAll('button, input, textarea, select')]
+    .filter((e) => e.checkVisibility())
+    .map((e) => ({ what: e.id || e.textContent, box: boxOf(e) }))
+    .filter(({ box }) => box.left < 0 || box.right > window.innerWidth || box.height < 24 || box.width < 24)
+    .map(({ what }) => what);
+}
+
+for (const [width, height] of [[360, 640], [320, 568], [740, 360]]) {
+  test(`at ${width} by ${height} pixels nothing is wider than the page, and all can be pressed`, async () => {
+    const page = await visit(browser, server.address, { settings: brief, viewport: { width, height }, hasTouch: true, isMobile: true });
+    await tour(page, async (where) => {
+      const wide = await page.evaluate(() => ({ page: document.documentElement.scrollWidth, seen: window.innerWidth }));
+      assert.deepEqual(wide, { page: width, seen: width }, where);
+      assert.deepEqual(await page.evaluate(hardToPress), [], where);
+    });
+    await page.over();
   });
-  await page.over();
-});
+}
 
 /** Text whose contrast to what is behind it is below 4.5, by the formula of WCAG 2. */
 function faintTexts() {
