@@ -230,6 +230,10 @@ impl Backend for Cuda {
         format!("CUDA, {}", self.device.name)
     }
 
+    fn is_far(&self) -> bool {
+        true
+    }
+
     fn load(&mut self, weights: Arc<Weights>) -> std::result::Result<(), BackendError> {
         self.device.make_current()?;
         self.weights = DeviceWeights::load(&self.device, &self.queue, weights)?;

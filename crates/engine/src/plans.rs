@@ -35,6 +35,8 @@ pub(crate) struct Ready {
     pub(crate) logits: Act,
     /// Of [`Use::Block`].
     pub(crate) candidates: Option<Choice>,
+    /// The best token of each row of logits, where those are far to read: 1 MB a row for a vocabulary of 250 000.
+    pub(crate) best: Option<Choice>,
 }
 
 #[derive(Default)]
@@ -61,10 +63,12 @@ impl Plans {
         if let Some(ready) = self.ready.iter().find(|r| r.used == used && r.bucket == bucket) {
             return Ok(*ready);
         }
-        let (plan, candidates) = record(used, bucket, decoder, draft);
+        let (mut plan, candidates) = record(used, bucket, decoder, draft);
         let logits = plan.logits;
+        let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
+        let best = (of_target && backend.is_far()).then(|| plan.choose_best());
         let id = backend.prepare(plan)?;
-        let ready = Ready { used, bucket, id, logits, candidates };
+        let ready = Ready { used, bucket, id, logits, candidates, best };
         self.ready.push(ready);
         Ok(ready)
     }

@@ -217,22 +217,30 @@ impl Engine {
             return Ok(());
         }
         let vocab = self.decoder.hyper.vocab;
-        let all = self.backend.read(plan.id, plan.logits);
+        // Read when first asked for: where they are far, a text that takes the best token anyway never asks.
+        let all = || self.backend.read(plan.id, plan.logits);
         if let (Some(first), Some(n), Some(scores)) = (part.scored, seq.prompt_logprobs, &mut seq.scores) {
             // A row's logits are of the token behind it.
             let behind = seq.request.prompt[seq.committed + 1..].iter().take(part.sure);
-            let rows = all[first * vocab..].chunks_exact(vocab);
+            let rows = all()[first * vocab..].chunks_exact(vocab);
             scores.extend(behind.zip(rows).map(|(token, logits)| logprobs(logits, *token, n)));
         }
         let Some(first) = part.logits else { return Ok(()) };
         let mut gate = round.tree.gate().take();
+        let best = plan.best.filter(|_| gate.is_none() && seq.request.sampling.takes_the_best());
+        let best = best.map(|choice| self.backend.read_choices(plan.id, choice));
         let tree = &round.tree;
         let walked = walk(tree, &mut round.verdict, |node, _| {
-            let logits = &all[(first + node as usize) * vocab..][..vocab];
+            let row = first + node as usize;
+            let logits = || &all()[row * vocab..][..vocab];
             let position = seq.tokens.len() as u32;
             let allowed = gate.as_mut().map(Gate::mask);
             let sampling = &seq.request.sampling;
-            let chosen = self.sampler.choose_allowed(logits, allowed, sampling, &seq.history, position);
+            // A row with an infinite logit has no log-probabilities; the sampler knows what to make of it.
+            let best = best.map(|choices| choices[row]).filter(|(_, logprob)| logprob.is_finite());
+            let chosen = best.map(|(token, _)| token).or_else(|| {
+                self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position)
+            });
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             // What ends the text need not be known to the constraint.
             let is_end = seq.request.stop_ids.contains(&token);
@@ -253,9 +261,9 @@ impl Engine {
                 token,
                 text,
                 origin,
-                fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits)),
-                logits: (self.config.witness == Witness::Logits).then(|| logits.to_vec()),
-                logprobs: seq.logprobs.map(|n| logprobs(logits, token, n)),
+                fingerprint: (self.config.witness != Witness::None).then(|| fingerprint(logits())),
+                logits: (self.config.witness == Witness::Logits).then(|| logits().to_vec()),
+                logprobs: seq.logprobs.map(|n| logprobs(logits(), token, n)),
                 prompt_logprobs: seq.scores.take(),
                 finish: finish.map(|f| (f, seq.stats)),
             });

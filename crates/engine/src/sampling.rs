@@ -93,6 +93,11 @@ impl Sampling {
         Ok(())
     }
 
+    /// Whether the token is the largest logit as the target gives them.
+    pub(crate) fn takes_the_best(&self) -> bool {
+        self.temperature < GREEDY_BELOW && self.bias.is_empty() && !self.has_penalties()
+    }
+
     pub(crate) fn has_penalties(&self) -> bool {
         self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
     }

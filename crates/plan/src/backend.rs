@@ -38,6 +38,11 @@ pub trait Backend: Send {
         true
     }
 
+    /// Whether [`Self::read`] is a copy from another memory, which a choice made on the other side saves.
+    fn is_far(&self) -> bool {
+        false
+    }
+
     /// Takes a model's weights. Called once; ids in plans are indices into them.
     fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError>;
 

@@ -56,6 +56,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Adds the choice of each logit row's best token, to be made where the logits lie.
+    pub fn choose_best(&mut self) -> Choice {
+        self.choices.push(ActSpec { width: 1, rows: RowSet::Logits });
+        let choice = Choice(self.choices.len() as u32 - 1);
+        self.ops.push(Op::TopTokens { logits: self.logits, choice });
+        choice
+    }
+
     pub fn act(&self, act: Act) -> ActSpec {
         self.acts[act.0 as usize]
     }

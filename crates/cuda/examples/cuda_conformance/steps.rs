@@ -47,7 +47,9 @@ impl Timed {
             taps: &[],
             speculative: bucket > 1 && bucket <= 64,
         };
-        self.decoder.record(options)
+        let mut plan = self.decoder.record(options);
+        plan.choose_best();
+        plan
     }
 
     /// Milliseconds of a replayed step, sorted, and the nodes of its graph.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use overdraft_cpu::Cpu;
 use overdraft_engine::{Engine, EngineConfig};
 use overdraft_models::{Checkpoint, Decoder, Draft};
+use overdraft_plan::Backend;
 
 /// The folders of `tests/fixtures` that hold a model of each family.
 pub(crate) const FAMILIES: [&str; 9] = [
@@ -32,6 +33,10 @@ pub(crate) enum DemoPair {
 }
 
 pub(crate) fn demo_pair(pair: DemoPair, config: EngineConfig) -> Engine {
+    demo_pair_on(Box::new(Cpu::new(2)), pair, config)
+}
+
+pub(crate) fn demo_pair_on(backend: Box<dyn Backend>, pair: DemoPair, config: EngineConfig) -> Engine {
     let checkpoint = Checkpoint::open(&repository("models/pycoder-q4_k_m.gguf")).unwrap();
     let tokenizer = Arc::new(checkpoint.tokenizer().unwrap());
     let mut decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
@@ -39,5 +44,5 @@ pub(crate) fn demo_pair(pair: DemoPair, config: EngineConfig) -> Engine {
         let draft = Checkpoint::open(&repository("models/pycoder-dflash-q8_0.gguf")).unwrap();
         Draft::load(&draft, &mut decoder).unwrap()
     });
-    Engine::new(decoder, draft, tokenizer, Box::new(Cpu::new(2)), config).unwrap()
+    Engine::new(decoder, draft, tokenizer, backend, config).unwrap()
 }

@@ -1,0 +1,122 @@
+//! Where logits lie in another memory, a text that takes the best token anyway never has them copied, and is the same text.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{DemoPair, demo_pair_on};
+use overdraft_cpu::Cpu;
+use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling};
+use overdraft_formats::tokenizer::Specials;
+use overdraft_plan::{
+    Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights,
+};
+
+/// The CPU as if it were a device, counting what is read of it.
+struct Far {
+    cpu: Cpu,
+    is_far: bool,
+    reads: Arc<AtomicUsize>,
+}
+
+impl Backend for Far {
+    fn describe(&self) -> String {
+        self.cpu.describe()
+    }
+    fn computes_whole_buckets(&self) -> bool {
+        self.cpu.computes_whole_buckets()
+    }
+    fn is_far(&self) -> bool {
+        self.is_far
+    }
+    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
+        self.cpu.load(weights)
+    }
+    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
+        self.cpu.allocate(spec)
+    }
+    fn reset_slot(&mut self, state: StateId, slot: usize) {
+        self.cpu.reset_slot(state, slot);
+    }
+    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
+        self.cpu.copy_slot(state, from, to);
+    }
+    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
+        self.cpu.prepare(plan)
+    }
+    fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
+        self.cpu.run(plan, state, step)
+    }
+    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
+        self.cpu.commit(plan, state, step, paths);
+    }
+    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.cpu.read(plan, act)
+    }
+    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
+        self.cpu.read_choices(plan, choice)
+    }
+}
+
+fn texts(engine: &mut Engine, jobs: &[(Request, Option<usize>)]) -> Vec<Vec<u32>> {
+    let admit = |(request, logprobs): &(Request, Option<usize>)| {
+        engine.admit_as(request.clone(), Options { logprobs: *logprobs, ..Default::default() }).unwrap()
+    };
+    let ids: Vec<_> = jobs.iter().map(admit).collect();
+    let mut tokens = vec![Vec::new(); ids.len()];
+    while !engine.is_idle() {
+        for event in engine.step().unwrap() {
+            tokens[ids.iter().position(|id| *id == event.seq).unwrap()].push(event.token);
+        }
+    }
+    tokens
+}
+
+#[test]
+fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
+    let greedy = Sampling { temperature: 0.0, ..Default::default() };
+    let sampled = Sampling { temperature: 0.8, seed: 3, ..Default::default() };
+    let penalised = Sampling { repetition_penalty: 1.3, ..greedy.clone() };
+    // What is asked for, and whether its logits must be seen.
+    let rows: [(&str, &[(&Sampling, Option<usize>)], bool); 5] = [
+        ("greedy", &[(&greedy, None), (&greedy, None)], false),
+        ("greedy with log-probabilities", &[(&greedy, Some(2))], true),
+        ("penalised", &[(&penalised, None)], true),
+        ("sampled", &[(&sampled, None)], true),
+        ("greedy beside sampled", &[(&greedy, None), (&sampled, None)], true),
+    ];
+    for (draft_mode, rows) in [(Mode::Off, &rows[..1]), (Mode::Tree, &rows[..])] {
+        for (what, wishes, is_seen) in rows.iter().copied() {
+            let [near, far] = [false, true].map(|is_far| {
+                let reads = Arc::new(AtomicUsize::new(0));
+                let backend = Far { cpu: Cpu::new(2), is_far, reads: reads.clone() };
+                let budget = (draft_mode == Mode::Tree).then_some(16);
+                let config =
+                    EngineConfig { context: 256, max_seqs: 2, draft_mode, budget, ..Default::default() };
+                let mut engine = demo_pair_on(Box::new(backend), DemoPair::WithDraft, config);
+                let prompts = ["def is_prime(n):\n", "class FileCache:\n    def __init__(self, path):\n"];
+                let jobs: Vec<_> = wishes
+                    .iter()
+                    .zip(prompts)
+                    .map(|((sampling, logprobs), prompt)| {
+                        let request = Request {
+                            prompt: engine.tokenizer().encode(prompt, Specials::Parse),
+                            max_tokens: 40,
+                            sampling: (*sampling).clone(),
+                            stop_ids: vec![],
+                            stop_strings: vec![],
+                        };
+                        (request, *logprobs)
+                    })
+                    .collect();
+                (texts(&mut engine, &jobs), reads.load(Ordering::Relaxed))
+            });
+            assert_eq!(near.0, far.0, "{what}, {draft_mode:?}");
+            assert!(near.1 > 0, "{what}, {draft_mode:?}: near logits are simply read");
+            assert_eq!(far.1 > 0, is_seen, "{what}, {draft_mode:?}: {} reads", far.1);
+        }
+    }
+}
