@@ -129,6 +129,18 @@ class Others(unittest.TestCase):
         both = ask(prompt=["def add(a, b):", "class Stack:"])
         self.assertEqual(both.choices[0].text, whole.choices[0].text)
 
+    def test_prompts_are_scored(self):
+        fixed = {**GREEDY, "prompt": "def add(a, b):\n    return a + b", "echo": True, "logprobs": 2}
+        whole = self.client.completions.create(max_tokens=0, **fixed)
+        scores = whole.choices[0].logprobs
+        self.assertEqual((whole.choices[0].text, whole.usage.completion_tokens), (fixed["prompt"], 0))
+        self.assertEqual("".join(scores.tokens), fixed["prompt"])
+        self.assertIsNone(scores.token_logprobs[0])
+        self.assertTrue(all(p <= 0 for p in scores.token_logprobs[1:]))
+        chunks = self.client.completions.create(max_tokens=1, stream=True, **fixed)
+        lists = [c.choices[0].logprobs.token_logprobs for c in chunks if c.choices and c.choices[0].logprobs]
+        self.assertEqual(sum(lists, [])[:-1], scores.token_logprobs)
+
     def test_responses(self):
         ask = lambda **more: self.client.responses.create(input="Add two numbers.", max_output_tokens=16, **{**GREEDY, **more})
         whole = ask()
@@ -194,8 +206,14 @@ class Forms(unittest.TestCase):
     def test_a_streamed_call_is_the_same(self):
         more = {"tools": [self.TOOL], "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 400}
         whole = self.ask(**more).choices[0].message.tool_calls[0]
+        pieces = []
         with client().chat.completions.stream(messages=MESSAGES, **GREEDY, **more) as stream:
+            for event in stream:
+                if event.type == "tool_calls.function.arguments.delta":
+                    pieces.append(event.arguments_delta)
             streamed = stream.get_final_completion().choices[0].message.tool_calls[0]
+        self.assertEqual("".join(pieces), whole.function.arguments)
+        self.assertGreater(len(pieces), 1, "as they are written")
         self.assertEqual(streamed.function.name, whole.function.name)
         self.assertEqual(streamed.function.arguments, whole.function.arguments)
 

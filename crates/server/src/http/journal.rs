@@ -73,6 +73,8 @@ impl Drop for Journal {
         let seconds = took.as_secs_f64();
         let Entry { status, is_complete, pairs, asked } = std::mem::take(&mut *self.entry());
         let Opening { log, counts, id, method, route, span } = &mut self.opening;
+        // Nobody looks at the body of an answer to HEAD.
+        let is_complete = is_complete || *method == Method::HEAD;
         counts.request(method, route, status, seconds);
         if let Some((tracer, span)) = span.take() {
             let notes = [asked, pairs.clone()].concat();

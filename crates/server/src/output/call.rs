@@ -25,11 +25,11 @@ pub(super) fn read(text: &str) -> Option<Vec<Call>> {
 pub(super) fn read_head(text: &str, closing: &str) -> Option<String> {
     // Those in use are below 100 bytes.
     const MAX_HEAD_BYTES: usize = 1 << 10;
-    let before = text.strip_suffix('{')?.trim_end().strip_suffix(':')?.trim_end();
-    let is_due = ["\"arguments\"", "\"parameters\""].iter().any(|key| before.ends_with(key));
-    if !is_due || text.len() > MAX_HEAD_BYTES {
+    if text.len() > MAX_HEAD_BYTES {
         return None;
     }
+    let before = text.strip_suffix('{')?.trim_end().strip_suffix(':')?.trim_end();
+    ["\"arguments\"", "\"parameters\""].iter().find(|key| before.ends_with(**key))?;
     // Read as a call with arguments that are known again, so that no other object is taken for them.
     let known = "\"?\": 0}";
     let mut calls = read(&format!("{text}{known}{}", closing.strip_prefix('}')?))?;

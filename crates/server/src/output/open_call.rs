@@ -13,6 +13,9 @@ use super::tagged::{FUNCTION, MAX_CALL_BYTES, MAX_SPACES, PYTHON};
 use super::xml_scan::{XmlScan, XmlStep};
 use crate::tools::ToolSet;
 
+/// Behind the arguments there is an id or a type at most.
+const MAX_BEHIND_BYTES: usize = 1 << 10;
+
 #[derive(Clone, Debug)]
 pub(super) struct OpenCall {
     /// Held: all of it, or what has come since it was given out and is not yet certain.
@@ -89,7 +92,8 @@ impl OpenCall {
             return Progress::Open;
         }
         self.raw.push(c);
-        if self.raw.len() > MAX_CALL_BYTES {
+        let most = if let Body::Behind(_) = self.body { MAX_BEHIND_BYTES } else { MAX_CALL_BYTES };
+        if self.raw.len() > most {
             return self.give_up(out);
         }
         let read = match &mut self.body {

@@ -250,6 +250,10 @@ fn memory_is_bounded_and_nothing_is_lost_by_it() {
         let text: usize = out.iter().map(|p| if let Piece::Content(text) = p { text.len() } else { 0 }).sum();
         assert_eq!(text, opening.len() + 1030 * filler.len(), "{opening}");
     }
+    // So is what may stand behind the arguments.
+    let call = "<tool_call>{\"name\": \"f\", \"arguments\": {}";
+    let pieces = parse(&start(HERMES, Thinking::Never, true), [call, ", ".repeat(1000).as_str()]);
+    assert_eq!(shown(&pieces), format!("[f {{}}]{}", ", ".repeat(1000)));
     // More calls than anybody makes are text.
     let call = "<tool_call>{\"name\": \"f\"}</tool_call>";
     let pieces = parse(&start(HERMES, Thinking::Never, true), [call.repeat(130).as_str()]);
