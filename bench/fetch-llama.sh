@@ -2,6 +2,7 @@
 # Puts llama.cpp, as Debian testing packages it, into a folder of its own, to compare with:
 #
 #     bench/fetch-llama.sh DIR && overdraft bench compare --peer DIR/llama-bench
+#     bench/serve --peer DIR/llama-server
 #
 # Needs root and debootstrap (installed if missing). Nothing outside DIR is changed. The mirror is this machine's own,
 # or MIRROR from the environment.
@@ -39,11 +40,13 @@ loader=$(echo "$libraries"/ld-linux*.so.*)
 # Backends are found beside the program that runs, and that is the loader.
 ln -sf "$libraries"/ggml/backends*/libggml-*.so "$libraries"/
 
-# Runs the program from outside, with the libraries it was built for.
-cat >"$dir/llama-bench" <<EOF
+# Run the programs from outside, with the libraries they were built for.
+for program in llama-bench llama-server; do
+    cat >"$dir/$program" <<EOF
 #!/bin/sh
-exec "$loader" --library-path "$libraries:$libraries/llama:$libraries/ggml" "$dir/usr/bin/llama-bench" "\$@"
+exec "$loader" --library-path "$libraries:$libraries/llama:$libraries/ggml" "$dir/usr/bin/$program" "\$@"
 EOF
-chmod +x "$dir/llama-bench"
+    chmod +x "$dir/$program"
+done
 "$dir/llama-bench" --version 2>&1 | grep -v '^load_backend' || true
 echo "$dir/llama-bench"

@@ -21,6 +21,8 @@ pub(crate) enum BenchCommand {
     Machine(MachineArgs),
     /// The same file in llama.cpp's llama-bench and here, by turns, and the ratios
     Compare(CompareArgs),
+    /// A server and its clients: tok/s, time to the first token and between tokens by streams, speculation auto against off
+    Serve(ServeArgs),
 }
 
 #[derive(Debug, Args)]
@@ -166,6 +168,37 @@ pub(crate) struct CompareArgs {
     pub(crate) prompt_tokens: u32,
     #[command(flatten)]
     pub(crate) work: WorkArgs,
+    #[command(flatten)]
+    pub(crate) pair: PairArgs,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Every client has its next request as soon as its last is answered; with and without speculation take \
+                  turns. Time runs from sending a request, so prompts count. A server at --url that is not ours is \
+                  measured as it is."
+)]
+pub(crate) struct ServeArgs {
+    /// A server on this machine that speaks OpenAI's API [default: our own, inside this process]
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// Numbers of clients at once, 1 to 64
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 4, 16], value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    pub(crate) streams: Vec<u32>,
+    /// humaneval, gsm8k, or a file: on each line a JSON object with `prompt`, `question` or `text`, or plain text
+    #[arg(long, value_name = "SET-OR-FILE", default_value = "humaneval")]
+    pub(crate) prompts: String,
+    /// Requests of a turn at the least; twice the clients if that is more
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000), allow_negative_numbers = true)]
+    pub(crate) requests: u32,
+    /// Tokens to write for each, 2 to 65536; past an end token too, so that all do equal work
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 96, value_parser = clap::value_parser!(u32).range(2..=65536), allow_negative_numbers = true)]
+    pub(crate) max_tokens: u32,
+    /// Turns that count, 1 to 1000; one before them does not
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000), allow_negative_numbers = true)]
+    pub(crate) repeats: u32,
     #[command(flatten)]
     pub(crate) pair: PairArgs,
     #[command(flatten)]

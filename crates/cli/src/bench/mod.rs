@@ -12,6 +12,7 @@ mod peer;
 mod plot;
 mod prefill;
 mod round;
+mod serve;
 mod spread;
 mod table;
 
@@ -36,6 +37,7 @@ pub(crate) fn bench(command: &BenchCommand) -> Result<ExitCode> {
         BenchCommand::Op(args) => op::op(args),
         BenchCommand::Machine(args) => machine::machine(args),
         BenchCommand::Compare(args) => compare::compare(args),
+        BenchCommand::Serve(args) => serve::serve(args),
     }
 }
 

@@ -9,6 +9,7 @@ use super::figures::Gauges;
 use super::job::Job;
 use super::stream::Channel;
 use super::thread::Shared;
+use super::turns::Turns;
 use super::update::{FailKind, Timings, TokenOut, Update};
 
 /// A request that was submitted and has no sequence yet.
@@ -21,6 +22,7 @@ pub(crate) struct Waiting {
 /// A request that has a sequence.
 struct Running {
     id: SeqId,
+    caller: u64,
     channel: Arc<Channel>,
     submitted: Instant,
     admitted: Instant,
@@ -45,12 +47,13 @@ pub(crate) struct Desk {
     engine: Engine,
     shared: Arc<Shared>,
     running: Vec<Running>,
+    turns: Turns,
     events: Events,
 }
 
 impl Desk {
     pub(crate) fn new(engine: Engine, shared: Arc<Shared>) -> Self {
-        Self { engine, shared, running: Vec::new(), events: Events::default() }
+        Self { engine, shared, running: Vec::new(), turns: Turns::default(), events: Events::default() }
     }
 
     /// One round of the thread. An error is the engine's end.
@@ -141,15 +144,26 @@ impl Desk {
         }
     }
 
-    /// Takes from the queue, in order, what there is room for.
+    /// Takes from the queue what there is room for, its callers in turns.
     fn admit(&mut self, now: Instant) -> Result<(), EngineError> {
         while self.running.len() < self.shared.limits.max_streams {
             let mut inbox = self.shared.inbox();
-            let Some(first) = inbox.waiting.front() else { return Ok(()) };
+            let running = self.running.iter().map(|r| r.caller);
+            let next = self.turns.next(inbox.waiting.iter().map(|w| w.job.caller), running);
+            let Some((at, first)) = next.and_then(|at| inbox.waiting.get(at).map(|w| (at, w))) else {
+                return Ok(());
+            };
+            // Whoever needs much room has it once it is there: nobody behind is let past meanwhile.
             if self.engine.has_room(&first.job.request, &first.job.options).is_err() {
                 return Ok(());
             }
-            let Some(Waiting { job, channel, submitted }) = inbox.waiting.pop_front() else { return Ok(()) };
+            let Some(Waiting { job, channel, submitted }) = inbox.waiting.remove(at) else { return Ok(()) };
+            let caller = job.caller;
+            let is_present = |of: u64| {
+                inbox.waiting.iter().any(|w| w.job.caller == of)
+                    || self.running.iter().any(|r| r.caller == of)
+            };
+            self.turns.serve(caller, is_present);
             inbox.running.push(channel.clone());
             drop(inbox);
             let queued = now.saturating_duration_since(submitted);
@@ -164,6 +178,7 @@ impl Desk {
                     figures.1.queue_seconds.add(queued.as_secs_f64());
                     self.running.push(Running {
                         id,
+                        caller,
                         channel,
                         submitted,
                         admitted: now,

@@ -9,13 +9,15 @@ pub struct Job {
     pub request: Request,
     /// Log-probabilities, speculation, constraint, cache salt.
     pub options: Options,
+    /// Whose it is: callers take turns. 0 is anybody's.
+    pub caller: u64,
     /// When it must be over; what is written by then was written.
     pub deadline: Option<Instant>,
 }
 
 impl From<Request> for Job {
     fn from(request: Request) -> Self {
-        Self { request, options: Options::default(), deadline: None }
+        Self { request, options: Options::default(), caller: 0, deadline: None }
     }
 }
 

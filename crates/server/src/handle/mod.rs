@@ -7,6 +7,7 @@ mod histogram;
 mod job;
 mod stream;
 mod thread;
+mod turns;
 mod update;
 
 pub use facts::{About, ModelFacts};

@@ -14,6 +14,7 @@ use super::facts::{About, ModelFacts};
 use super::figures::{Gauges, Totals};
 use super::job::{Job, Limits, Refused};
 use super::stream::{Channel, Stream};
+use super::turns::may_wait;
 use super::update::{FailKind, Update};
 
 /// The engine, from any thread. Cheap to clone; when the last one is dropped the engine drains and its thread ends.
@@ -183,7 +184,9 @@ impl EngineHandle {
         }
         let streams = shared.limits.max_streams;
         let waiting = inbox.waiting.len();
-        if waiting + inbox.running.len() >= shared.limits.queue + streams {
+        let own = inbox.waiting.iter().filter(|w| w.job.caller == job.caller).count();
+        let is_full = waiting + inbox.running.len() >= shared.limits.queue + streams;
+        if is_full || !may_wait(job.caller, own, shared.limits.queue) {
             let mut figures = shared.figures();
             figures.1.failed.refused_busy += 1;
             let retry_after = retry_after(waiting, streams, figures.1.request_seconds.mean());

@@ -36,6 +36,8 @@ pub struct HttpConfig {
     /// For the head of a request to come, also the next on an idle connection.
     pub head_timeout: Duration,
     pub body_timeout: Duration,
+    /// For a client to read something of what it is sent; then its connection is closed.
+    pub write_timeout: Duration,
     /// A request that takes longer is given up; `None` for no limit.
     pub request_timeout: Option<Duration>,
     /// A stream in which nothing happened for so long sends a sign of life.
@@ -58,6 +60,7 @@ impl Default for HttpConfig {
             max_connections: 4096,
             head_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(60),
             request_timeout: None,
             ping_interval: Duration::from_secs(15),
             drain_timeout: Duration::from_secs(60),

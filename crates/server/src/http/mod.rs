@@ -28,6 +28,7 @@ mod metrics;
 mod mutation_tests;
 mod openapi;
 pub mod origin;
+mod patient;
 mod receive;
 mod request_id;
 mod responses;

@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::app::{App, HttpConfig};
 use super::log::Log;
+use super::patient::Patient;
 use super::routes::router;
 use crate::handle::{EngineHandle, Health};
 
@@ -65,6 +66,7 @@ pub async fn serve(
 ) -> Result<Stopped, String> {
     let (log, drain_timeout) = (config.log.clone(), config.drain_timeout);
     let (max_connections, head_timeout) = (config.max_connections, config.head_timeout);
+    let write_timeout = config.write_timeout;
     let app = Arc::new(App::new(handle.clone(), config)?);
     // Sorting a large vocabulary takes seconds; the first grammar should not wait for it. Where it fails, requests that
     // need it hear why.
@@ -113,7 +115,8 @@ pub async fn serve(
                 let Ok(place) = room.clone().try_acquire_owned() else { continue };
                 // Small chunks must not wait for acknowledgements.
                 let _ = stream.set_nodelay(true);
-                let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(service.clone()));
+                let stream = TokioIo::new(Patient::new(stream, write_timeout));
+                let connection = http.serve_connection(stream, TowerToHyperService::new(service.clone()));
                 let watched = graceful.watch(connection);
                 tokio::spawn(async move {
                     // Whatever ends a connection is its client's affair.

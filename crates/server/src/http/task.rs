@@ -91,7 +91,10 @@ impl Task {
                 keep_specials: settings.keep_specials,
             };
             // Those taken before one that is refused are dropped with this function, and so cancelled.
-            let stream = app.handle.submit(Job { request, options, deadline }).map_err(refused)?;
+            let stream = app
+                .handle
+                .submit(Job { request, options, caller: caller.salt, deadline })
+                .map_err(refused)?;
             let stops = Stops::new(&settings.stop_strings, &app.handle.facts().tokenizer);
             let own = |id: &&u32| !app.defaults.end_ids.contains(id);
             let own_stop_ids = settings.stop_ids.iter().filter(own).copied().collect();

@@ -147,7 +147,7 @@ fn client(random: &mut Random, arrives: Instant, prefixes: &[Vec<u32>]) -> Clien
     };
     Client {
         arrives,
-        job: Some(Job { request: request.clone(), options, deadline }),
+        job: Some(Job { request: request.clone(), options, caller: random.below(3), deadline }),
         request,
         is_constrained,
         leaves_after,
@@ -431,4 +431,33 @@ fn a_step_that_never_returns_is_reported_to_all_who_wait() {
     release.send(()).unwrap();
     thread.join().unwrap();
     assert!(matches!(handle.health(), Health::Dead { .. }), "it is not trusted again");
+}
+
+#[test]
+fn a_caller_with_a_hundred_requests_does_not_keep_another_from_its_turn() {
+    let clock = Arc::new(VirtualClock::new());
+    let device = Device::new(clock.clone(), 0, Faults { is_even: true, ..Default::default() });
+    let config = EngineConfig { context: 256, max_seqs: 2, ..Default::default() };
+    let Built { engine, .. } = build(0, config, None, device, clock.clone());
+    let limits = Limits { queue: 128, max_streams: 2, ..Default::default() };
+    let (handle, mut desk) = EngineHandle::detached(engine, About::default(), limits, clock.clone());
+    let job = |caller| Job { caller, ..Job::from(plain_request(20, 10)) };
+    let mut crowd: Vec<Stream> = (0..96).map(|_| handle.submit(job(1)).unwrap()).collect();
+    let refused = handle.submit(job(1)).map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Refused::Busy { .. }), "a quarter of the queue is for others: {refused}");
+    desk.tick().unwrap();
+    let mut single = handle.submit(job(2)).unwrap();
+    let is_over = |stream: &mut Stream| {
+        std::iter::from_fn(|| stream.try_next()).any(|u| matches!(u, Update::Finished { .. }))
+    };
+    let (mut crowd_over, mut single_over_after) = (0, None);
+    while crowd_over < crowd.len() {
+        assert_ne!(desk.tick().unwrap(), Next::Stop);
+        crowd_over += crowd.iter_mut().map(is_over).filter(|over| *over).count();
+        if single_over_after.is_none() && is_over(&mut single) {
+            single_over_after = Some(crowd_over);
+        }
+    }
+    // The two that ran when it came, and the one beside it.
+    assert!(single_over_after.is_some_and(|n| n <= 3), "{single_over_after:?} of 96 were over before it");
 }

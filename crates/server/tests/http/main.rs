@@ -5,6 +5,7 @@ mod client;
 mod door;
 mod leaving;
 mod limits;
+mod load;
 mod loading;
 mod openai;
 mod responses;

@@ -47,6 +47,8 @@ pub(crate) fn engine(streams: usize, queue: usize) -> EngineHandle {
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) handle: EngineHandle,
+    /// Of the tasks that serve connections.
+    pub(crate) tasks: tokio::runtime::Handle,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<Stopped>,
 }
@@ -58,9 +60,10 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel();
         let engine = handle.clone();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let tasks = runtime.handle().clone();
         let thread = std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 // Whoever drops the sender wants the server to go on.
@@ -72,7 +75,7 @@ impl Server {
                 serve(listener, engine, config, stop).await.unwrap()
             })
         });
-        Self { address, handle, stop, thread }
+        Self { address, handle, tasks, stop, thread }
     }
 
     /// Asks it to stop; the thread ends when it has.
@@ -94,10 +97,6 @@ static PLAIN: LazyLock<Server> = LazyLock::new(|| with(HttpConfig::default()));
 /// The server as it is by default.
 pub(crate) fn plain() -> SocketAddr {
     PLAIN.address
-}
-
-pub(crate) fn handle() -> &'static EngineHandle {
-    &ENGINE
 }
 
 /// Waits until it is so, within reason.
