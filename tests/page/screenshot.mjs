@@ -13,9 +13,9 @@ const MAX_BYTES = 200_000;
 const N_RUNS = 5;
 
 const [path] = process.argv.slice(2);
-const [server, browser] = await Promise.all([startServer(), startBrowser()]);
+const [server, browser] = await Promise.all([startServer({}), startBrowser()]);
 try {
-  const settings = { temperature: 0, seed: 1, max_tokens: 256 };
+  const settings = { temperature: 0, seed: 1, max_tokens: 512 };
   const page = await visit(browser, server.address, { settings, viewport: { width: 1280, height: 860 }, colorScheme: 'light' });
   await met(page);
   const compared = async () => {

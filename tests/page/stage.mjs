@@ -13,10 +13,13 @@ const { chromium } = createRequire(process.env.OVERDRAFT_MODULES)('playwright-co
 /** Nothing here is timed; this only turns a page that hangs into a failure. */
 const PATIENCE_MS = 120_000;
 
-/** `flags` as an object: `{ctx: 512}`. */
-export async function startServer(flags = {}) {
-  const given = { port: 0, ctx: 8192, 'max-streams': 4, ...flags };
-  const words = Object.entries(given).flatMap(([name, value]) => [`--${name}`, String(value)]);
+/** Guesses in every round, whatever they cost on this machine today: so tests see the same tokens come the same way. */
+const ALWAYS = { 'draft-mode': 'chain', budget: 4 };
+
+/** `flags` as an object: `{ctx: 512, 'no-cost-cache': true}`. */
+export async function startServer(flags = ALWAYS) {
+  const given = { port: 0, ctx: 8192, 'max-streams': 4, 'no-cost-cache': true, ...flags };
+  const words = Object.entries(given).flatMap(([name, value]) => (value === true ? [`--${name}`] : [`--${name}`, String(value)]));
   const child = spawn(process.env.OVERDRAFT, ['serve', ...words], { stdio: ['ignore', 'pipe', 'pipe'] });
   let log = '';
   child.stderr.on('data', (text) => (log += text));
@@ -51,12 +54,18 @@ export function startBrowser() {
   return chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] });
 }
 
-/** A page at `address`, with these settings stored before. `allowed` are console errors that belong to what is tried. */
-export async function visit(browser, address, { settings = null, allowed = [], ...look } = {}) {
+/**
+ * A page at `address`, with these settings stored before. `allowed` are console errors that belong to what is tried; `without`
+ * is something that this browser refuses to name.
+ */
+export async function visit(browser, address, { settings = null, allowed = [], without = null, ...look } = {}) {
   const context = await browser.newContext(look);
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: new URL(address).origin });
   if (settings) {
     await context.addInitScript((text) => localStorage.getItem('overdraft') ?? localStorage.setItem('overdraft', text), JSON.stringify(settings));
+  }
+  if (without) {
+    await context.addInitScript((name) => Object.defineProperty(window, name, { get() { throw new DOMException('forbidden', 'SecurityError'); } }), without);
   }
   const page = await context.newPage();
   page.setDefaultTimeout(PATIENCE_MS);

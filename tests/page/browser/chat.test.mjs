@@ -3,6 +3,9 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 
+import { Answer } from '../../../crates/server/src/page/web/answer.mjs';
+import { happening } from '../../../crates/server/src/page/web/ask.mjs';
+import { eventsOf } from '../../../crates/server/src/page/web/sse.mjs';
 import { ENDLESS, answered, brief, long, met, say, startBrowser, startServer, visit } from '../stage.mjs';
 
 let server;
@@ -11,6 +14,10 @@ before(async () => {
   [server, browser] = await Promise.all([startServer(), startBrowser()]);
 });
 after(() => Promise.all([browser?.close(), server?.stop()]));
+
+async function* heard(body) {
+  for await (const data of eventsOf(body)) if (data !== '[DONE]') yield happening(JSON.parse(data));
+}
 
 const rateOf = (page) => page.locator('.figure.speed b').textContent();
 
@@ -47,6 +54,23 @@ test('an answer streams, in colour, with figures beside it', async () => {
   await page.locator('#colours').uncheck();
   assert.equal(await colour(spans('accepted')), plain, 'without colours all tokens look alike');
   await page.over();
+});
+
+test('what the page counts while tokens come is what the server counted', async () => {
+  const messages = [{ role: 'user', content: ENDLESS }];
+  const body = { messages, temperature: 0, max_tokens: 200, stream: true, stream_options: { include_usage: true }, token_origins: true };
+  const headers = { 'content-type': 'application/json' };
+  const response = await fetch(`${server.address}/v1/chat/completions`, { method: 'POST', headers, body: JSON.stringify(body) });
+  const answer = await new Answer({ seed: 0, speculative: true }).read(heard(response.body), () => {});
+  assert.equal(answer.state, 'done');
+  const { meter, metrics } = answer;
+  assert.equal(meter.n, answer.usage.completion_tokens);
+  const { acceptance_histogram: counted, tokens_per_round, num_rounds } = metrics.speculative_decoding;
+  // The first token is the prompt's and no round of its own; the last round may have been cut by the limit.
+  assert.ok(Math.abs(meter.rounds.length - 1 - num_rounds) <= 1, `${meter.rounds.length} and ${num_rounds} rounds`);
+  const missing = counted.map((n, i) => n - (meter.histogram[i] ?? 0));
+  assert.ok(missing.every((n) => n >= 0) && missing.reduce((a, b) => a + b) <= 1, `${meter.histogram} and ${counted}`);
+  assert.ok(Math.abs(meter.tokensPerRound - tokens_per_round) < 0.2, `${meter.tokensPerRound} and ${tokens_per_round} tokens a round`);
 });
 
 test('several turns: what was said before is part of the question', async () => {
@@ -157,5 +181,13 @@ test('settings are sent, and survive a reload', async () => {
     temperature: 0.5, top_p: 0.9, top_k: 40, min_p: 0.05, seed: 11, max_tokens: 8, speculative: false,
   });
   await answered(page);
+  await page.over();
+});
+
+test('a browser that stores nothing can still talk', async () => {
+  const page = await visit(browser, server.address, { without: 'localStorage' });
+  await met(page);
+  await say(page, 'Hi');
+  assert.ok((await answered(page)).length > 0);
   await page.over();
 });

@@ -61,8 +61,10 @@ test('a conversation without a mouse', async () => {
   await page.keyboard.press('Enter');
   await page.locator('#stop').waitFor({ state: 'visible' });
   await page.locator('.turn.answer .token').nth(5).waitFor({ state: 'attached' });
-  await page.keyboard.press('Escape');
+  assert.equal((await focused(page)).what, 'stop', 'the button is gone with the answer, the focus is not');
+  await page.keyboard.press('Enter');
   await answered(page);
+  assert.equal((await focused(page)).what, 'send');
   await tabTo(page, 'new-chat', 'Shift+Tab');
   await page.keyboard.press('Enter');
   assert.equal(await page.locator('.turn').count(), 0);

@@ -42,8 +42,9 @@ test('a server with keys asks for one, refuses a wrong one, and answers with the
     await say(page, 'Hi');
     await page.locator('.trouble:visible').waitFor();
     assert.match(await trouble(page), /wants an API key/);
+    const refused = page.waitForResponse((r) => r.url().endsWith('/props') && r.status() === 401);
     await enter('the-wrong-key-1');
-    await page.waitForResponse((r) => r.url().endsWith('/props') && r.status() === 401);
+    await refused;
     await banner.waitFor();
     await enter('the-right-key-1');
     await met(page);

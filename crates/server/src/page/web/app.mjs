@@ -16,7 +16,15 @@ const EXAMPLES = [
 /** A server that is away is asked so often whether it is back. */
 const RETRY_MS = 2000;
 
-let settings = load(localStorage);
+/** Browsers that forbid storage forbid to name it, too. */
+const storage = (() => {
+  try {
+    return localStorage;
+  } catch {
+    return null;
+  }
+})();
+let settings = load(storage);
 let props = null;
 let needsKey = settings.key !== '';
 let isWaiting = false;
@@ -24,19 +32,21 @@ let isWaiting = false;
 const prompt = find('#prompt');
 const scroller = find('#conversation');
 const announcer = find('#announcer');
-const switches = { speculative: find('#speculative') };
+const speculation = find('#speculative');
 
 function change(changed) {
   settings = clean({ ...settings, ...changed });
-  save(localStorage, settings);
+  save(storage, settings);
   document.body.classList.toggle('coloured', settings.colours);
-  switches.speculative.checked = settings.speculative;
+  speculation.checked = settings.speculative;
 }
 
 const form = new SettingsForm(find('#settings'), (changed) => {
   const isOtherKey = changed.key !== settings.key;
   change(changed);
-  if (isOtherKey) meet();
+  if (!isOtherKey) return;
+  meet();
+  // The button that led here goes with the banner.
   prompt.focus();
 });
 
@@ -83,14 +93,15 @@ function follow() {
   if (isFollowing) scroller.scrollTop = scroller.scrollHeight;
 }
 
+/** One of Send and Stop is there. Focus that was on the other, or on what an edit took away, goes on from it. */
 function showBusy(isBusy) {
   const [send, stop] = [find('#send'), find('#stop')];
   if (stop.hidden === !isBusy) return;
-  const hadFocus = document.activeElement === send || document.activeElement === stop;
+  const isLost = [send, stop, document.body].includes(document.activeElement);
   send.hidden = isBusy;
   stop.hidden = !isBusy;
-  find('#compare').disabled = isBusy;
-  if (hadFocus) (isBusy ? stop : prompt).focus();
+  find('#compare').setAttribute('aria-disabled', String(isBusy));
+  if (isLost) (isBusy ? stop : send).focus();
 }
 
 function say(compare) {
@@ -135,7 +146,7 @@ find('#new-chat').addEventListener('click', () => {
   conversation.clear();
   prompt.focus();
 });
-switches.speculative.addEventListener('change', () => change({ speculative: switches.speculative.checked }));
+speculation.addEventListener('change', () => change({ speculative: speculation.checked }));
 
 for (const example of EXAMPLES) {
   find('#examples').append(make('li', {}, button(example, () => {

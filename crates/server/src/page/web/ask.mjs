@@ -33,8 +33,8 @@ export async function* ask(question, key, signal) {
       yield happening(chunk);
     }
   } catch (error) {
-    // Browsers name a connection that broke in words of their own.
-    if (error instanceof TypeError) throw new Trouble('cut');
+    // Browsers name a connection that broke in words of their own, and what is not JSON was cut by somebody on the way.
+    if (error instanceof TypeError || error instanceof SyntaxError) throw new Trouble('cut');
     throw error;
   }
   throw new Trouble('cut');

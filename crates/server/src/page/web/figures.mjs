@@ -26,8 +26,8 @@ export function speedPlot(answers) {
   const all = lines.flatMap((line) => line.points);
   const box = { width: WIDTH - 32, height, maxX: Math.max(1, ...all.map((p) => p[0])), maxY: roundUp(Math.max(1, ...all.map((p) => p[1]))) };
   const paths = lines.filter((l) => l.points.length > 1).map((l) => draw('path', { class: `line ${l.name}`, d: linePath(l.points, box) }));
-  const label = `Tokens a second over time, ${answers.map((a) => `${a.speculative ? 'with' : 'without'} speculation ${Math.round(a.figures.rate)}`).join(', ')}`;
-  return plot(height + 16, label,
+  const said = answers.map((a) => `${a.speculative ? 'with' : 'without'} speculation ${Math.round(a.figures.rate)}`);
+  return plot(height + 16, `Tokens a second over time, ${said.join(', ')}`,
     draw('g', { transform: 'translate(0 8)' }, draw('path', { class: 'axis', d: `M0 0H${box.width}M0 ${height}H${box.width}` }), ...paths,
       text(WIDTH, 4, 'end', String(box.maxY)), text(WIDTH, height + 4, 'end', '0')));
 }
@@ -95,7 +95,8 @@ export class Figures {
     }
     if (!answer) {
       this.strip.textContent = 'Figures';
-      this.parts.replaceChildren(make('p', { class: 'quiet' }, 'Speed, tokens a round and acceptance by depth are drawn here while an answer comes.'));
+      const promise = 'Speed, tokens a round and acceptance by depth are drawn here while an answer comes.';
+      this.parts.replaceChildren(make('p', { class: 'quiet' }, promise));
       return;
     }
     const { rate, tokensPerRound, share, histogram } = answer.figures;
