@@ -1,5 +1,5 @@
-//! How deep a draft is asked: as deep as trees have been lately, and some further. The head is a third of a small
-//! draft's pass on the CPU, and what it says of depths that no tree goes to is thrown away.
+//! How deep a draft is asked: as deep as trees have been lately, and some further. The head is a third of the
+//! demo draft's weights in a pass, and what it says of depths that no tree goes to is thrown away.
 
 /// Depths beyond what was used, so that trees can grow.
 const FURTHER: f64 = 3.0;

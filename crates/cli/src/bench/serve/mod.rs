@@ -192,14 +192,16 @@ fn show(runs: &[Run]) -> String {
     ]);
     for run in runs {
         let pair = |(middle, most): (f64, f64)| format!("{}, {}", figures(middle), figures(most));
+        // A server that is measured as it is has nothing beside it.
+        let beside = |text: String| if run.mode == Mode::AsItIs { "–".into() } else { text };
         table.row(vec![
             run.streams.to_string(),
             run.mode.name().into(),
             run.rates().to_string(),
-            over(run, off_of(runs, run)).to_string(),
+            beside(over(run, off_of(runs, run)).to_string()),
             pair(run.first()),
             pair(run.gap()),
-            format!("{} of {}", run.identical, run.texts()),
+            beside(format!("{} of {}", run.identical, run.texts())),
         ]);
     }
     table.to_string()
