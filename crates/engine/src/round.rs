@@ -238,9 +238,9 @@ impl Engine {
             let sampling = &seq.request.sampling;
             // A row with an infinite logit has no log-probabilities; the sampler knows what to make of it.
             let best = best.map(|choices| choices[row]).filter(|(_, logprob)| logprob.is_finite());
-            let chosen = best.map(|(token, _)| token).or_else(|| {
-                self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position)
-            });
+            let chosen = best
+                .map(|(token, _)| token)
+                .or_else(|| self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position));
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             // What ends the text need not be known to the constraint.
             let is_end = seq.request.stop_ids.contains(&token);

@@ -10,9 +10,7 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
-use overdraft_plan::{
-    Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights,
-};
+use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
 
 /// The CPU as if it were a device, counting what is read of it.
 struct Far {
@@ -81,15 +79,15 @@ fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
     let sampled = Sampling { temperature: 0.8, seed: 3, ..Default::default() };
     let penalised = Sampling { repetition_penalty: 1.3, ..greedy.clone() };
     // What is asked for, and whether its logits must be seen.
-    let rows: [(&str, &[(&Sampling, Option<usize>)], bool); 5] = [
-        ("greedy", &[(&greedy, None), (&greedy, None)], false),
-        ("greedy with log-probabilities", &[(&greedy, Some(2))], true),
-        ("penalised", &[(&penalised, None)], true),
-        ("sampled", &[(&sampled, None)], true),
-        ("greedy beside sampled", &[(&greedy, None), (&sampled, None)], true),
+    let rows = [
+        ("greedy", vec![(&greedy, None), (&greedy, None)], false),
+        ("greedy with log-probabilities", vec![(&greedy, Some(2))], true),
+        ("penalised", vec![(&penalised, None)], true),
+        ("sampled", vec![(&sampled, None)], true),
+        ("greedy beside sampled", vec![(&greedy, None), (&sampled, None)], true),
     ];
     for (draft_mode, rows) in [(Mode::Off, &rows[..1]), (Mode::Tree, &rows[..])] {
-        for (what, wishes, is_seen) in rows.iter().copied() {
+        for (what, wishes, is_seen) in rows {
             let [near, far] = [false, true].map(|is_far| {
                 let reads = Arc::new(AtomicUsize::new(0));
                 let backend = Far { cpu: Cpu::new(2), is_far, reads: reads.clone() };
@@ -116,7 +114,7 @@ fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
             });
             assert_eq!(near.0, far.0, "{what}, {draft_mode:?}");
             assert!(near.1 > 0, "{what}, {draft_mode:?}: near logits are simply read");
-            assert_eq!(far.1 > 0, is_seen, "{what}, {draft_mode:?}: {} reads", far.1);
+            assert_eq!(far.1 > 0, *is_seen, "{what}, {draft_mode:?}: {} reads", far.1);
         }
     }
 }

@@ -10,7 +10,9 @@ use overdraft_formats::{Bytes, DType};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [input, output, dtype] = &args[..] else { return Err("usage: requantise IN.gguf OUT.gguf TYPE".into()) };
+    let [input, output, dtype] = &args[..] else {
+        return Err("usage: requantise IN.gguf OUT.gguf TYPE".into());
+    };
     let wanted = DType::all().find(|d| d.name() == dtype);
     let wanted = wanted.ok_or_else(|| format!("`{dtype}` is no type; one is `{}`", DType::Q8_0.name()))?;
     let file = Gguf::open(Path::new(input))?;

@@ -13,7 +13,9 @@ pub(super) fn concats() -> Vec<Case> {
 }
 
 pub(super) fn top_tokens() -> Vec<Case> {
-    let plain = [(1, 1), (7, 3), (256, 8), (1000, 32), (20_004, 16)].into_iter().map(|(vocab, k)| top(vocab, k, false));
+    let plain = [(1, 1), (7, 3), (256, 8), (1000, 32), (20_004, 16)]
+        .into_iter()
+        .map(|(vocab, k)| top(vocab, k, false));
     plain.chain([top(300, 16, true)]).collect()
 }
 
