@@ -46,7 +46,7 @@ pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
     let header_names: Vec<_> = headers.iter().map(|h| h.0.as_ptr()).collect();
     let header_texts: Vec<_> = headers.iter().map(|h| h.1.as_ptr()).collect();
     // Fused multiply-add is left on: it is the same in every launch of a kernel, so rows keep their bits.
-    let options = [c(&format!("--gpu-architecture={arch}")), c("--std=c++17"), c("-lineinfo")];
+    let options = [c(&format!("--gpu-architecture={arch}")), c("--std=c++17")];
     let option_ptrs: Vec<_> = options.iter().map(|o| o.as_ptr()).collect();
     let mut program = std::ptr::null_mut();
     // SAFETY: NVRTC is present; all strings outlive the program, which is destroyed before they are dropped.
