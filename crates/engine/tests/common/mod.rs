@@ -1,5 +1,8 @@
 //! Files of the repository that tests read, and the demo pair made of them.
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
+
+#[path = "../../../models/tests/common/families.rs"]
+mod families;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,18 +12,7 @@ use overdraft_engine::{Engine, EngineConfig};
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::Backend;
 
-/// The folders of `tests/fixtures` that hold a model of each family.
-pub(crate) const FAMILIES: [&str; 9] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "gpt_oss",
-    "gpt_oss_mxfp4",
-];
+pub(crate) use families::FAMILIES;
 
 pub(crate) fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)

@@ -1,6 +1,8 @@
 //! Runs a model over token ids and collects every row's logits and hidden states.
 
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of this")]
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses a part of this")]
+
+mod families;
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +10,7 @@ use overdraft_formats::safetensors::SafeTensors;
 use overdraft_models::{Checkpoint, Decoder, RecordOptions};
 use overdraft_plan::{Backend, KvType, NO_PARENT, PAGE, Retention, Step, grid_of};
 
-/// The families with a fixture of Hugging Face's float32 logits and hidden states.
-pub const FAMILIES: [&str; 9] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_next",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "gpt_oss",
-    "gpt_oss_mxfp4",
-];
+pub(crate) use families::FAMILIES;
 
 pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures").join(name)

@@ -1,11 +1,8 @@
 //! What is told to those who run it: metrics, settings, logs; and what is told to nobody.
 
-use std::io::Write;
-use std::sync::{Arc, Mutex};
-
 use overdraft_server::http::HttpConfig;
 use overdraft_server::http::keys::Keys;
-use overdraft_server::http::log::{Log, LogFormat};
+use overdraft_server::http::log::{Kept, Log, LogFormat};
 use serde_json::{Value, json};
 
 use crate::client::{get, post, send};
@@ -70,20 +67,6 @@ fn settings_are_told_and_paths_are_not() {
     assert!(!props.to_string().contains(env!("CARGO_MANIFEST_DIR")));
     assert_eq!(get(plain(), "/version").ok()["version"], env!("CARGO_PKG_VERSION"));
     assert!(get(plain(), "/tokenizer_info").ok()["vocab_size"].as_u64().unwrap() > 0);
-}
-
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Kept {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Canaries: what must not be found in logs, errors or metrics.
