@@ -1,9 +1,9 @@
 // The image of an input: rows of activations as tensor cores read them.
 //
-// A block of 128 columns of 8 rows ("cell", 2336 bytes):
-//   2048  f16 values as B fragments of mma.m16n8k16, 32 columns to 512 bytes: lane (row, t) holds columns 4t..4t+3 of the
-//         first 16 columns, then of the second 16
-//    256  sums of 16 columns as one more B fragment: 8 sums as f16, then what their rounding left out
+// A block of 128 columns of 8 rows ("cell", 2080 bytes):
+//   2048  f16 values in squares of 8 rows x 8 columns, 16 bytes a row, as ldmatrix and wgmma read them: two squares to a step of
+//         16 columns, whose columns 4t, 4t + 1 are the first square's 2t, 2t + 1 and 4t + 2, 4t + 3 the second's (weights are
+//         packed alike)
 //     32  f32 power of two per row: value = f16 * scale
 // and beside it a cell of 2048 bytes with what the rounding to f16 left out, read by float weights only.
 // The scale is the block's own, so whoever holds 128 columns of a row can write them, and no row needs a second pass.
@@ -11,9 +11,8 @@
 #pragma once
 #include "common.cuh"
 
-#define CELL_BYTES 2336u
-#define CELL_SUMS 2048u
-#define CELL_SCALES 2304u
+#define CELL_BYTES 2080u
+#define CELL_SCALES 2048u
 #define REST_BYTES 2048u
 
 struct ImageShape {
@@ -39,32 +38,20 @@ __device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u3
     u8* rest = base + (u64)s.n_blocks * tiles * CELL_BYTES + ((u64)block * tiles + tile) * REST_BYTES;
 
     const float largest = warp_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
-    // The largest magnitude goes to 1024..2048: 16 of them still sum to a finite f16. Zero keeps 1; infinities stay so.
+    // The largest magnitude goes to 1024..2048. Zero keeps 1; infinities stay so.
     int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
     exponent = largest == 0.0f || exponent == 128 ? 10 : exponent < -110 ? -110 : exponent;
     const float up = __uint_as_float((u32)(10 - exponent + 127) << 23);
 
     u16 value[4], left[4];
-    float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float scaled = x[i] * up;
         value[i] = f32_to_f16(scaled);
-        const float kept = f16_to_f32(value[i]);
-        left[i] = f32_to_f16(scaled - kept);
-        sum += kept;
+        left[i] = f32_to_f16(scaled - f16_to_f32(value[i]));
     }
-    const u32 at = (lane >> 3) * 512 + (in_tile * 4 + (lane & 3)) * 16 + ((lane >> 2) & 1) * 8;
-    *(uint2*)(cell + at) = make_uint2(value[0] | (u32)value[1] << 16, value[2] | (u32)value[3] << 16);
-    *(uint2*)(rest + at) = make_uint2(left[0] | (u32)left[1] << 16, left[2] | (u32)left[3] << 16);
-
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-    if ((lane & 3) == 0) {
-        const u16 coarse = f32_to_f16(sum);
-        u16* sums = (u16*)(cell + CELL_SUMS + in_tile * 32);
-        sums[lane >> 2] = coarse;
-        sums[8 + (lane >> 2)] = f32_to_f16(sum - f16_to_f32(coarse));
-    }
+    const u32 at = (lane >> 2) * 256 + in_tile * 16 + (lane & 3) * 4;
+    *(u32*)(cell + at) = value[0] | (u32)value[1] << 16, *(u32*)(cell + at + 128) = value[2] | (u32)value[3] << 16;
+    *(u32*)(rest + at) = left[0] | (u32)left[1] << 16, *(u32*)(rest + at + 128) = left[2] | (u32)left[3] << 16;
     if (lane == 0) *(float*)(cell + CELL_SCALES + in_tile * 4) = __uint_as_float((u32)(exponent - 10 + 127) << 23);
 }

@@ -4,6 +4,15 @@
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
+__device__ __forceinline__ const u8* shared_at(u32 address) { return (const u8*)__cvta_shared_to_generic(address); }
+// An address kept in a register: where it can be made again the compiler does so, by a read of a special register that takes as
+// long as a load, in every stage.
+__device__ __forceinline__ u32 shared_register(const void* p) {
+    u32 address = shared_address(p);
+    asm volatile("" : "+r"(address));
+    return address;
+}
+
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
@@ -16,18 +25,30 @@ __device__ __forceinline__ void barrier_init_visible() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
+// The loop is inside: one that the compiler sees makes all that follows look different from lane to lane, and 40 moves to uniform
+// registers were made of it in every stage.
 __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-    u32 done;
-    do {
 #if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#define WAIT "mbarrier.try_wait.parity.shared.b64"
 #else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+#define WAIT "mbarrier.test_wait.parity.shared.b64"
 #endif
-                     : "=r"(done)
-                     : "r"(barrier), "r"(parity)
-                     : "memory");
-    } while (!done);
+    asm volatile("{ .reg .pred p;\nagain: " WAIT " p, [%0], %1;\n@!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+#undef WAIT
+}
+
+// Copies into shared memory that a lane waits for itself, in groups.
+__device__ __forceinline__ void copy_16(u32 to, const u8* from) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy_4(u32 to, const float* from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until no more than N groups are on their way.
+template <int N>
+__device__ __forceinline__ void copies_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // Copies into shared memory that complete on a barrier. From sm_90 a single lane starts one and the copy engine counts bytes;
@@ -36,14 +57,6 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #define COPY_LANES 1u
 __device__ __forceinline__ void copy_expect(u32 barrier, u32 bytes) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Weights are read once a step: they should not push what everyone shares out of L2.
-__device__ __forceinline__ void copy_weights(u32 to, const u8* from, u32 bytes, u32 barrier) {
-    u64 read_once;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(read_once));
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(barrier), "l"(read_once)
-                 : "memory");
 }
 __device__ __forceinline__ void copy_input(u32 to, const u8* from, u32 bytes, u32 barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
@@ -55,10 +68,8 @@ __device__ __forceinline__ void copy_commit(u32) {}
 #define COPY_LANES 32u
 __device__ __forceinline__ void copy_expect(u32, u32) {}
 __device__ __forceinline__ void copy_input(u32 to, const u8* from, u32 bytes, u32) {
-    for (u32 at = (threadIdx.x & 31) * 16; at < bytes; at += 512)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+    for (u32 at = (threadIdx.x & 31) * 16; at < bytes; at += 512) copy_16(to + at, from + at);
 }
-__device__ __forceinline__ void copy_weights(u32 to, const u8* from, u32 bytes, u32 barrier) { copy_input(to, from, bytes, barrier); }
 __device__ __forceinline__ void copy_commit(u32 barrier) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
@@ -70,12 +81,13 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u3
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-
-// d = A B
-__device__ __forceinline__ void mma_first(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+// B fragments of two steps of 16 columns, from 512 bytes of a cell.
+__device__ __forceinline__ uint4 load_columns_32(u32 cell) {
+    uint4 v;
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(cell + (threadIdx.x & 31) * 16));
+    return v;
 }
 
 __device__ __forceinline__ u32 half2_mul(u32 a, u32 b) {
@@ -88,11 +100,30 @@ __device__ __forceinline__ u32 half2_add(u32 a, u32 b) {
     asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
+__device__ __forceinline__ u32 half2_fma(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 __device__ __forceinline__ u32 bytes_of(u32 a, u32 b, u32 which) { return __byte_perm(a, b, which); }
-__device__ __forceinline__ u32 low_twice(u32 a) { return bytes_of(a, 0, 0x1010); }
-__device__ __forceinline__ u32 high_twice(u32 a) { return bytes_of(a, 0, 0x3232); }
-__device__ __forceinline__ float low_float(u32 a) { return f16_to_f32((u16)a); }
-__device__ __forceinline__ float high_float(u32 a) { return f16_to_f32((u16)(a >> 16)); }
+// a * the low half of b + the low half of c; and the high. (Written so, the instruction takes a half twice; a byte
+// permutation before it would be an instruction of its own.)
+__device__ __forceinline__ u32 half2_fma_low(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("{ .reg .b16 bl, bh, cl, ch; .reg .b32 bb, cc; mov.b32 {bl, bh}, %2; mov.b32 {cl, ch}, %3; mov.b32 bb, {bl, bl}; mov.b32 cc, {cl, cl};\n"
+        "fma.rn.f16x2 %0, %1, bb, cc; }"
+        : "=r"(d)
+        : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+__device__ __forceinline__ u32 half2_fma_high(u32 a, u32 b, u32 c) {
+    u32 d;
+    asm("{ .reg .b16 bl, bh, cl, ch; .reg .b32 bb, cc; mov.b32 {bl, bh}, %2; mov.b32 {cl, ch}, %3; mov.b32 bb, {bh, bh}; mov.b32 cc, {ch, ch};\n"
+        "fma.rn.f16x2 %0, %1, bb, cc; }"
+        : "=r"(d)
+        : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 // Past L1, which other blocks' stores do not reach, and not moved or merged.
 __device__ __forceinline__ float4 load_fresh(const float4* p) {

@@ -65,8 +65,9 @@ pub(crate) enum Epilogue {
     Store,
     /// `out += (x Wᵀ + bias) · σ(gate)`; one part; `gate` is `f32 [bucket]`, or 0 for none.
     Add { gate: u64 },
-    /// Two parts, gate and up, of equal height: `parts[0].out = glu(g, u)`, as `glu` of `common.cuh`.
-    Glu { kind: u32, alpha: f32, limit: f32 },
+    /// Two parts, gate and up, of equal height: `parts[0].out = glu(g, u)`, as `glu` of `common.cuh`. Its image is made too, where
+    /// [`LinearKernels::makes_image`] says so and `image` is not 0.
+    Glu { kind: u32, alpha: f32, limit: f32, image: (u64, ImageShape) },
 }
 
 /// `ImageShape` of `image.cuh`: where ops that make an input write its image themselves.
@@ -88,6 +89,9 @@ pub(crate) trait LinearKernels: Send {
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize;
 
     fn image_shape(&self, bucket: usize, cols: usize) -> ImageShape;
+
+    /// Whether a launch can write the image of what it makes.
+    fn makes_image(&self, parts: &[Part], epilogue: &Epilogue) -> bool;
 
     /// Brings an input into the form the kernels read, once for all linears of it.
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()>;

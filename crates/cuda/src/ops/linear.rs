@@ -5,7 +5,7 @@ use overdraft_plan::{Act, Glu, LinearOut, MatrixId, VectorId};
 
 use super::{Cx, glu_params, kernel_params};
 use crate::driver::Result;
-use crate::linear::{Epilogue, Input, LinearKernels, Part, Rows};
+use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part, Rows};
 use crate::weights::RawView;
 
 /// `MAX_PARTS` of `linear_simple.cu`.
@@ -80,7 +80,7 @@ fn part(cx: &Cx<'_>, weight: MatrixId, bias: Option<VectorId>, out: Act, first_o
 type Product = (MatrixId, Option<VectorId>, Act);
 
 /// The op on the fast kernels, if they hold all its matrices.
-fn try_fast(cx: &Cx<'_>, x: Act, products: &[Product], epilogue: Epilogue) -> Result<bool> {
+fn try_fast(cx: &Cx<'_>, x: Act, products: &[Product], mut epilogue: Epilogue) -> Result<bool> {
     let Some(fast) = cx.weights.fast() else { return Ok(false) };
     let part = |(weight, bias, out): &Product| {
         let weight = cx.weights.handle(*weight)?;
@@ -88,6 +88,12 @@ fn try_fast(cx: &Cx<'_>, x: Act, products: &[Product], epilogue: Epilogue) -> Re
     };
     let Some(parts) = products.iter().map(part).collect::<Option<Vec<Part>>>() else { return Ok(false) };
     let input = imaged(cx, fast, x)?;
+    let makes_image = fast.makes_image(&parts, &epilogue);
+    if let Epilogue::Glu { image, .. } = &mut epilogue
+        && makes_image
+    {
+        *image = cx.image_to_make(products[0].2);
+    }
     fast.launch(cx.gpu, &input, &parts, epilogue)?;
     Ok(true)
 }
@@ -144,7 +150,8 @@ pub(super) fn linear_add(
 
 pub(super) fn linear_glu(cx: &Cx<'_>, x: Act, [gate, up]: [MatrixId; 2], glu: Glu, out: Act) -> Result<()> {
     let (kind, alpha, limit) = glu_params(glu);
-    if try_fast(cx, x, &[(gate, None, out), (up, None, out)], Epilogue::Glu { kind, alpha, limit })? {
+    let epilogue = Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) };
+    if try_fast(cx, x, &[(gate, None, out), (up, None, out)], epilogue)? {
         return Ok(());
     }
     let mut params = params(cx, x, GLU);

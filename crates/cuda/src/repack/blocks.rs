@@ -1,29 +1,31 @@
 //! Tiles of block formats. Each function takes the blocks of 16 outputs over one record and writes their tile; the tile's
-//! parts stand in the order in which the `linear_*.cuh` kernels read them. No bit is lost.
+//! parts stand in the order in which `kernels/linear_formats.cuh` reads them, scales by their outputs' powers of two.
 
 use overdraft_formats::DType;
 use overdraft_formats::quant::scale_and_min;
 
 use super::planes::{self, Codes};
+use super::scales::Powers;
 
 /// The blocks of one record, by output.
 pub(super) type Rows<'a> = [&'a [u8]; 16];
+type ByOutput = [Powers; 16];
 
-pub(super) fn pack_tile(dtype: DType, rows: &Rows<'_>, tile: &mut [u8]) {
+pub(super) fn pack_tile(dtype: DType, rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     match dtype {
-        DType::Q4_0 => q4_0(rows, tile),
-        DType::Q4_1 => q4_1(rows, tile),
-        DType::Q5_0 => q5_0(rows, tile),
-        DType::Q5_1 => q5_1(rows, tile),
-        DType::Q8_0 => q8_0(rows, tile),
-        DType::IQ4_NL => iq4_nl(rows, tile),
-        DType::MXFP4 => mxfp4(rows, tile),
-        DType::Q2_K => q2_k(rows, tile),
-        DType::Q3_K => q3_k(rows, tile),
-        DType::Q4_K => q4_k(rows, tile),
-        DType::Q5_K => q5_k(rows, tile),
-        DType::Q6_K => q6_k(rows, tile),
-        DType::IQ4_XS => iq4_xs(rows, tile),
+        DType::Q4_0 => q4_0(rows, powers, tile),
+        DType::Q4_1 => q4_1(rows, powers, tile),
+        DType::Q5_0 => q5_0(rows, powers, tile),
+        DType::Q5_1 => q5_1(rows, powers, tile),
+        DType::Q8_0 => q8_0(rows, powers, tile),
+        DType::IQ4_NL => iq4_nl(rows, powers, tile),
+        DType::MXFP4 => mxfp4(rows, powers, tile),
+        DType::Q2_K => q2_k(rows, powers, tile),
+        DType::Q3_K => q3_k(rows, powers, tile),
+        DType::Q4_K => q4_k(rows, powers, tile),
+        DType::Q5_K => q5_k(rows, powers, tile),
+        DType::Q6_K => q6_k(rows, powers, tile),
+        DType::IQ4_XS => iq4_xs(rows, powers, tile),
         _ => unreachable!("Format::of gives block formats only these types"),
     }
 }
@@ -46,68 +48,76 @@ fn nibble(bytes: &[u8], e: usize) -> u8 {
     bytes[e % 16] >> (4 * (e / 16)) & 15
 }
 
-/// The 16-bit field at `at` of both blocks of each output.
-fn pairs_32(rows: &Rows<'_>, block_bytes: usize, at: usize, out: &mut [u8]) {
+/// The f16 scales of both blocks of each output.
+fn scales_32(rows: &Rows<'_>, powers: &ByOutput, block_bytes: usize, out: &mut [u8]) {
     for (i, out) in out.chunks_exact_mut(32).enumerate() {
-        planes::pairs(|o| half_at(rows[o], i * block_bytes + at), out);
+        planes::pairs(|o| powers[o].scale(half_at(rows[o], i * block_bytes)), out);
     }
 }
 
-fn q4_0(rows: &Rows<'_>, tile: &mut [u8]) {
-    planes::plane(&codes_32(rows, 18, |b, e| nibble(&b[2..], e)), 0, 4, &mut tile[..512]);
-    pairs_32(rows, 18, 0, &mut tile[512..]);
+/// ... and the offsets that follow them.
+fn offsets_32(rows: &Rows<'_>, powers: &ByOutput, block_bytes: usize, out: &mut [u8]) {
+    for (i, out) in out.chunks_exact_mut(32).enumerate() {
+        planes::pairs(|o| powers[o].offset(half_at(rows[o], i * block_bytes + 2)), out);
+    }
 }
 
-fn q4_1(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q4_0(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
+    planes::plane(&codes_32(rows, 18, |b, e| nibble(&b[2..], e)), 0, 4, &mut tile[..512]);
+    scales_32(rows, powers, 18, &mut tile[512..]);
+}
+
+fn q4_1(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     planes::plane(&codes_32(rows, 20, |b, e| nibble(&b[4..], e)), 0, 4, &mut tile[..512]);
-    pairs_32(rows, 20, 0, &mut tile[512..576]);
-    pairs_32(rows, 20, 2, &mut tile[576..]);
+    scales_32(rows, powers, 20, &mut tile[512..576]);
+    offsets_32(rows, powers, 20, &mut tile[576..]);
 }
 
 fn five(codes: &[u8], fifth: &[u8], e: usize) -> u8 {
     nibble(codes, e) | (fifth[e / 8] >> (e % 8) & 1) << 4
 }
 
-fn q5_0(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q5_0(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes = codes_32(rows, 22, |b, e| five(&b[6..], &b[2..], e));
     planes::plane(&codes, 0, 4, &mut tile[..512]);
     planes::plane(&codes, 4, 1, &mut tile[512..640]);
-    pairs_32(rows, 22, 0, &mut tile[640..]);
+    scales_32(rows, powers, 22, &mut tile[640..]);
 }
 
-fn q5_1(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q5_1(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes = codes_32(rows, 24, |b, e| five(&b[8..], &b[4..], e));
     planes::plane(&codes, 0, 4, &mut tile[..512]);
     planes::plane(&codes, 4, 1, &mut tile[512..640]);
-    pairs_32(rows, 24, 0, &mut tile[640..704]);
-    pairs_32(rows, 24, 2, &mut tile[704..]);
+    scales_32(rows, powers, 24, &mut tile[640..704]);
+    offsets_32(rows, powers, 24, &mut tile[704..]);
 }
 
-fn q8_0(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q8_0(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     planes::bytes(&codes_32(rows, 34, |b, e| b[2 + e] ^ 128), &mut tile[..1024]);
-    pairs_32(rows, 34, 0, &mut tile[1024..]);
+    scales_32(rows, powers, 34, &mut tile[1024..]);
 }
 
-fn iq4_nl(rows: &Rows<'_>, tile: &mut [u8]) {
+fn iq4_nl(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     planes::looked_up(&codes_32(rows, 18, |b, e| nibble(&b[2..], e)), &mut tile[..512]);
-    pairs_32(rows, 18, 0, &mut tile[512..]);
+    scales_32(rows, powers, 18, &mut tile[512..]);
 }
 
-fn mxfp4(rows: &Rows<'_>, tile: &mut [u8]) {
+fn mxfp4(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     planes::looked_up(&codes_32(rows, 17, |b, e| nibble(&b[1..], e)), &mut tile[..512]);
     for (i, out) in tile[512..].iter_mut().enumerate() {
-        *out = rows[i % 16 / 2 + 8 * (i % 2)][i / 16 * 17];
+        let o = i % 16 / 2 + 8 * (i % 2);
+        *out = powers[o].exponent(rows[o][i / 16 * 17]);
     }
 }
 
-fn q2_k(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q2_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes: Codes<256> = codes_by(rows, |b, e| b[16 + e / 128 * 32 + e % 32] >> (e % 128 / 32 * 2) & 3);
     planes::plane(&codes, 0, 2, &mut tile[..1024]);
     for (i, out) in tile[1024..1280].iter_mut().enumerate() {
         *out = rows[i / 32 + 8 * (i % 2)][i % 32 / 2];
     }
-    planes::pairs(|o| half_at(rows[o], 80), &mut tile[1280..1312]);
-    planes::pairs(|o| half_at(rows[o], 82), &mut tile[1312..]);
+    planes::pairs(|o| powers[o].scale(half_at(rows[o], 80)), &mut tile[1280..1312]);
+    planes::pairs(|o| powers[o].minimum(half_at(rows[o], 82)), &mut tile[1312..]);
 }
 
 /// Plus 32, as stored.
@@ -116,7 +126,7 @@ fn q3_k_scale(block: &[u8], k: usize) -> u8 {
     low | (block[104 + k % 4] >> (2 * (k / 4)) & 3) << 4
 }
 
-fn q3_k(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q3_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes: Codes<256> = codes_by(rows, |b, e| {
         let (h, j, l) = (e / 128, e % 128 / 32, e % 32);
         (b[32 + 32 * h + l] >> (2 * j) & 3) | (b[l] >> (4 * h + j) & 1) << 2
@@ -126,20 +136,23 @@ fn q3_k(rows: &Rows<'_>, tile: &mut [u8]) {
     for (i, out) in tile[1536..1728].chunks_exact_mut(12).enumerate() {
         planes::fields(|o, k| q3_k_scale(rows[o], i % 2 * 8 + k), i / 2, out);
     }
-    planes::pairs(|o| half_at(rows[o], 108), &mut tile[1728..]);
+    planes::pairs(|o| powers[o].scale(half_at(rows[o], 108)), &mut tile[1728..]);
 }
 
-/// Scales and minima of Q4_K and Q5_K, 32 bytes for outputs g and g + 8: of the first 128 columns four scales and four
-/// minima, then d; the same of the second, then dmin.
-fn scales_and_minima(rows: &Rows<'_>, out: &mut [u8]) {
-    for (i, out) in out.chunks_exact_mut(16).enumerate() {
-        let (g, half) = (i / 2, i % 2);
-        let field = |o: usize, k: usize| {
-            let (scale, min) = scale_and_min(&std::array::from_fn(|i| rows[o][4 + i]), 4 * half + k % 4);
-            if k < 4 { scale } else { min }
+/// Scales and minima of Q4_K and Q5_K: for outputs g and g + 8 a word for each group of 32 columns. Bits 0..5 of its halves
+/// are the scales, 6..11 the minima; bits 12..15 of the first four words hold d, of the others minus dmin, low bits first.
+fn scales_and_minima(rows: &Rows<'_>, powers: &ByOutput, out: &mut [u8]) {
+    for (i, out) in out.chunks_exact_mut(4).enumerate() {
+        let (g, group) = (i / 8, i % 8);
+        let half = |o: usize| {
+            let (scale, min) = scale_and_min(&std::array::from_fn(|i| rows[o][4 + i]), group);
+            let outer = match group / 4 {
+                0 => powers[o].scale(half_at(rows[o], 0)),
+                _ => powers[o].minimum(half_at(rows[o], 2)),
+            };
+            u16::from(scale) | u16::from(min) << 6 | (outer >> (4 * (group % 4)) & 15) << 12
         };
-        planes::fields(field, g, &mut out[..12]);
-        planes::pairs(|o| half_at(rows[o + g], 2 * half), &mut out[12..]);
+        planes::pairs(|o| half(o + g), out);
     }
 }
 
@@ -148,19 +161,19 @@ fn code4(codes: &[u8], e: usize) -> u8 {
     codes[e / 64 * 32 + e % 32] >> (e / 32 % 2 * 4) & 15
 }
 
-fn q4_k(rows: &Rows<'_>, tile: &mut [u8]) {
-    scales_and_minima(rows, &mut tile[..256]);
+fn q4_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
+    scales_and_minima(rows, powers, &mut tile[..256]);
     planes::plane::<256>(&codes_by(rows, |b, e| code4(&b[16..], e)), 0, 4, &mut tile[256..]);
 }
 
-fn q5_k(rows: &Rows<'_>, tile: &mut [u8]) {
-    scales_and_minima(rows, &mut tile[..256]);
+fn q5_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
+    scales_and_minima(rows, powers, &mut tile[..256]);
     let codes: Codes<256> = codes_by(rows, |b, e| code4(&b[48..], e) | (b[16 + e % 32] >> (e / 32) & 1) << 4);
     planes::plane(&codes, 0, 4, &mut tile[256..2304]);
     planes::plane(&codes, 4, 1, &mut tile[2304..]);
 }
 
-fn q6_k(rows: &Rows<'_>, tile: &mut [u8]) {
+fn q6_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes: Codes<256> = codes_by(rows, |b, e| {
         let (h, j, l) = (e / 128, e % 128 / 32, e % 32);
         (b[64 * h + 32 * (j & 1) + l] >> (4 * (j / 2)) & 15) | (b[128 + 32 * h + l] >> (2 * j) & 3) << 4
@@ -170,10 +183,10 @@ fn q6_k(rows: &Rows<'_>, tile: &mut [u8]) {
     for (i, out) in tile[3072..3328].iter_mut().enumerate() {
         *out = rows[i / 32 + 8 * (i % 2)][192 + i % 32 / 2] ^ 128;
     }
-    planes::pairs(|o| half_at(rows[o], 208), &mut tile[3328..]);
+    planes::pairs(|o| powers[o].scale(half_at(rows[o], 208)), &mut tile[3328..]);
 }
 
-fn iq4_xs(rows: &Rows<'_>, tile: &mut [u8]) {
+fn iq4_xs(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     let codes: Codes<256> = codes_by(rows, |b, e| nibble(&b[8 + e / 32 * 16..], e % 32));
     planes::looked_up(&codes, &mut tile[..2048]);
     for (g, out) in tile[2048..2144].chunks_exact_mut(12).enumerate() {
@@ -182,5 +195,5 @@ fn iq4_xs(rows: &Rows<'_>, tile: &mut [u8]) {
         };
         planes::fields(scale, g, out);
     }
-    planes::pairs(|o| half_at(rows[o], 0), &mut tile[2144..]);
+    planes::pairs(|o| powers[o].scale(half_at(rows[o], 0)), &mut tile[2144..]);
 }

@@ -1,7 +1,7 @@
 //! How a matrix lies on the device, and how a launch deals its work to the blocks. `kernels/linear.cuh` reads both.
 //!
-//! Outputs go in halves of 128, columns in records of [`Format::record_cols`]; a (half, record) is up to 8 tiles of 16
-//! outputs, and all of it is one run of memory: `[half][record][tile][tile_bytes]`. Only the last half can be short.
+//! Outputs go in tiles of 16, columns in records of [`Format::record_cols`]: `[half][stage][tile][record][tile_bytes]`, where a half is
+//! 128 outputs and a stage some records, filled up with zeros in the last. So what the warps of a block read of a stage is one piece.
 
 use overdraft_formats::DType;
 
@@ -16,7 +16,7 @@ pub(super) struct Format {
     pub id: u32,
     pub tile_bytes: usize,
     pub record_cols: usize,
-    /// Records that pass through a block's ring together.
+    /// Records that pass through a warp's ring together.
     pub stage_records: usize,
     /// Matrices of all columns that add up to the weights, one after the other.
     pub planes: usize,
@@ -55,22 +55,24 @@ impl Format {
         [F16, Q8_0, Q4_K, Q5_K, Q6_K].into_iter().filter_map(Self::of).any(|f| f.id == id)
     }
 
-    /// Records along the columns, over all planes. A plane is whole cells, so that it begins with a stage.
+    /// Records along the columns, over all planes: whole stages, and a plane is whole cells.
     pub(super) fn n_records(&self, cols: usize) -> usize {
-        if self.id == 0 {
-            self.planes * cols.div_ceil(CELL_COLS) * 2
-        } else {
-            cols.div_ceil(self.record_cols)
-        }
+        self.planes * cols.div_ceil(self.record_cols).next_multiple_of(self.stage_records)
     }
 
     pub(super) fn n_stages(&self, cols: usize) -> usize {
-        self.n_records(cols).div_ceil(self.stage_records)
+        self.n_records(cols) / self.stage_records
     }
 
-    /// Bytes of a stage of 2 × 128 outputs.
+    /// Bytes of a tile's stage.
     pub(super) fn stage_bytes(&self) -> usize {
-        2 * (HALF_OUTPUTS / TILE_OUTPUTS) * self.stage_records * self.tile_bytes
+        self.stage_records * self.tile_bytes
+    }
+
+    /// Where in its half of `tiles` tiles a tile's record begins.
+    pub(super) fn record_at(&self, tiles: usize, tile: usize, record: usize) -> usize {
+        let (stage, of_stage) = (record / self.stage_records, record % self.stage_records);
+        ((stage * tiles + tile) * self.stage_records + of_stage) * self.tile_bytes
     }
 
     pub(super) fn matrix_bytes(&self, outputs: usize, cols: usize) -> usize {
@@ -84,6 +86,12 @@ pub(super) struct Work {
     pub units: usize,
     pub stages: usize,
     pub stage_bytes: usize,
+}
+
+impl Work {
+    pub(super) fn items(&self) -> usize {
+        self.units * self.stages
+    }
 }
 
 /// First stage of each of `blocks` blocks and the end: stages of all work in order, in equal shares of bytes.
@@ -126,7 +134,7 @@ mod tests {
     #[test]
     fn shares_are_all_stages_in_order_and_differ_by_one() {
         for (units, stages, blocks) in
-            [(20, 68, 132), (68, 20, 132), (10, 16, 132), (1, 1, 132), (970, 20, 108)]
+            [(20, 68, 132), (68, 20, 132), (10, 16, 132), (1, 1, 132), (970, 20, 108), (9700, 32, 256)]
         {
             let starts = shares(&[Work { units, stages, stage_bytes: 36864 }], blocks);
             assert_eq!((starts[0], starts[blocks]), (0, (units * stages) as u32));
@@ -148,7 +156,7 @@ mod tests {
         let bytes_before = |stage: u32| {
             let (mut left, mut bytes) = (stage as usize, 0);
             for w in &work {
-                let n = left.min(w.units * w.stages);
+                let n = left.min(w.items());
                 (left, bytes) = (left - n, bytes + n * w.stage_bytes);
             }
             bytes

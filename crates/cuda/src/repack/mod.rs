@@ -1,30 +1,35 @@
 //! Linear ops on tensor cores: weights as tiles, inputs as images, launches of `kernels/linear.cuh`.
 
 mod blocks;
+mod deal;
 mod floats;
 mod launch;
 mod layout;
 mod pack;
 mod planes;
+mod scales;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod unpack;
 
+use std::cell::RefCell;
+
 use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part};
-use launch::{ImageParams, MAX_PARTS, MAX_TILES, PARTIAL_BYTES, Plan, Weights};
+use deal::{Lists, Product, Segment, Weights};
+use launch::{ImageParams, MAX_PARTS, MAX_TILES, PARTIAL_BYTES, Plan};
 use layout::{CELL_COLS, Format};
 
 /// Of a cell of 8 rows and 128 columns (`kernels/image.cuh`), with what float weights read besides.
-const CELL_BYTES: usize = 2336 + 2048;
+const CELL_BYTES: usize = 2080 + 2048;
 
 /// A matrix on the device.
 struct Tiled {
     tiles: DeviceBuffer,
-    scales: Option<DeviceBuffer>,
+    scales: DeviceBuffer,
     format: Format,
     rows: usize,
     cols: usize,
@@ -34,6 +39,7 @@ pub(crate) struct Tiles {
     matrices: Vec<Tiled>,
     /// Sums that blocks leave for each other; made with the first matrix.
     partials: Option<DeviceBuffer>,
+    dealt: RefCell<Vec<Dealt>>,
     n_blocks: usize,
     shared_bytes: usize,
     /// Tiles of 8 rows to a launch.
@@ -43,19 +49,23 @@ pub(crate) struct Tiles {
 impl Tiles {
     pub(crate) fn new(device: &Device) -> Self {
         let shared_bytes = device.max_shared_bytes;
-        let fits = |tiles: &usize| {
-            launch::fixed_shared_bytes(*tiles) + launch::largest_slot_bytes(*tiles) <= shared_bytes
-        };
-        let group_tiles = (1..=MAX_TILES).rev().find(fits).unwrap_or(1);
+        let group_tiles = (1..=MAX_TILES).rev().find(|n| launch::fits(*n, shared_bytes)).unwrap_or(1);
         let n_blocks = device.n_multiprocessors.min(launch::MAX_BLOCKS);
-        Self { matrices: Vec::new(), partials: None, n_blocks, shared_bytes, group_tiles }
+        Self {
+            matrices: Vec::new(),
+            partials: None,
+            dealt: RefCell::default(),
+            n_blocks,
+            shared_bytes,
+            group_tiles,
+        }
     }
 
     fn weights(&self, part: &Part) -> Weights {
         let m = &self.matrices[part.weight.0];
         Weights {
             tiles: m.tiles.ptr(),
-            scales: m.scales.as_ref().map_or(0, DeviceBuffer::ptr),
+            scales: m.scales.ptr(),
             bias: part.bias,
             format: m.format,
             rows: m.rows,
@@ -63,21 +73,63 @@ impl Tiles {
         }
     }
 
-    fn plan(&self, works: &[launch::Part], epilogue: launch::Epilogue) -> Result<Plan> {
-        let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
-        Ok(Plan::new(works, epilogue, partials, self.n_blocks))
+    /// Gate and up of one type, whose tiles meet in a block.
+    fn is_pair(&self, gate: &Part, up: &Part) -> bool {
+        let format = |part: &Part| self.matrices[part.weight.0].format;
+        format(gate) == format(up)
     }
 
-    fn run(&self, gpu: Gpu<'_>, input: &Input, plan: &Plan) -> Result<()> {
-        let (tiles, cells) = (input.rows.bucket.div_ceil(8), input.cols.div_ceil(CELL_COLS));
+    fn run(
+        &self,
+        gpu: Gpu<'_>,
+        input: &Input,
+        parts: &[Part],
+        products: &[Product],
+        epilogue: launch::Epilogue,
+    ) -> Result<()> {
+        let key: Vec<Handle> = parts.iter().map(|part| part.weight).collect();
+        let mut dealt = self.dealt.borrow_mut();
+        let at = match dealt.iter().position(|d| d.matrices == key && d.n_products == products.len()) {
+            Some(at) => at,
+            None => {
+                dealt.push(Dealt::new(gpu, key, products, self.n_blocks)?);
+                dealt.len() - 1
+            }
+        };
+        let Dealt { lists, segments, .. } = &dealt[at];
+        let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
+        let plan = Plan::new(products, epilogue, lists, segments.ptr(), partials);
+        let tiles = input.rows.bucket.div_ceil(8);
         for first in (0..tiles).step_by(self.group_tiles) {
             let group = self.group_tiles.min(tiles - first);
-            let image = input.image + (first * cells * CELL_BYTES) as u64;
-            let (params, shared) =
-                plan.params(image, cells, input.rows.count, 8 * first, group, self.shared_bytes);
+            let Some((params, shared)) = plan.params(input, first, group, self.shared_bytes) else {
+                let what = "a matrix of so many outputs".into();
+                let why =
+                    format!("a block's part of it does not fit {} bytes of shared memory", self.shared_bytes);
+                return Err(CudaError::Unsupported { what, why });
+            };
             gpu.launch(plan.entry(group), [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
         }
         Ok(())
+    }
+}
+
+/// Who does what of a launch's matrices: the same for any rows and in every plan. Made when they are first launched, which is
+/// never while a graph is captured.
+struct Dealt {
+    matrices: Vec<Handle>,
+    n_products: usize,
+    lists: Lists,
+    segments: DeviceBuffer,
+}
+
+impl Dealt {
+    fn new(gpu: Gpu<'_>, matrices: Vec<Handle>, products: &[Product], n_blocks: usize) -> Result<Self> {
+        let lists = Lists::new(products, n_blocks);
+        let bytes: Vec<u8> = lists.segments.iter().flat_map(Segment::bytes).collect();
+        let segments = DeviceBuffer::new(gpu.device, "shares of linear ops", bytes.len())?;
+        gpu.queue.send_bytes(&bytes, &segments, 0)?;
+        Ok(Self { matrices, n_products: products.len(), lists, segments })
     }
 }
 
@@ -106,8 +158,8 @@ impl LinearKernels for Tiles {
             Ok::<_, CudaError>(buffer)
         };
         let tiles = send(&packed.tiles)?;
-        let as_bytes = |s: Vec<f32>| s.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
-        let scales = packed.scales.map(|s| send(&as_bytes(s))).transpose()?;
+        let scales: Vec<u8> = packed.scales.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let scales = send(&scales)?;
         self.matrices.push(Tiled { tiles, scales, format, rows: matrix.rows, cols: matrix.cols });
         Ok(Handle(self.matrices.len() - 1))
     }
@@ -124,6 +176,10 @@ impl LinearKernels for Tiles {
         }
     }
 
+    fn makes_image(&self, parts: &[Part], epilogue: &Epilogue) -> bool {
+        matches!((epilogue, parts), (Epilogue::Glu { .. }, [gate, up]) if self.is_pair(gate, up))
+    }
+
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()> {
         let params = ImageParams::new(input, self.group_tiles);
         let grid = [input.cols.div_ceil(CELL_COLS).div_ceil(8), input.rows.bucket, 1];
@@ -132,27 +188,23 @@ impl LinearKernels for Tiles {
 
     fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()> {
         use launch::Epilogue as Kind;
-        let single = |part: &Part| launch::Part::single(self.weights(part), part.out);
+        let single = |part: &Part| Product::single(self.weights(part), part.out);
+        let all = |parts: &[Part], kind: Kind| {
+            let products: Vec<_> = parts.iter().map(single).collect();
+            self.run(gpu, input, parts, &products, kind)
+        };
         match epilogue {
-            Epilogue::Store => parts.chunks(MAX_PARTS).try_for_each(|parts| {
-                let works: Vec<_> = parts.iter().map(single).collect();
-                self.run(gpu, input, &self.plan(&works, Kind::Store)?)
-            }),
-            Epilogue::Add { gate } => {
-                let works: Vec<_> = parts.iter().map(single).collect();
-                self.run(gpu, input, &self.plan(&works, Kind::Add { gate })?)
-            }
-            Epilogue::Glu { kind, alpha, limit } => {
+            Epilogue::Store => parts.chunks(MAX_PARTS).try_for_each(|parts| all(parts, Kind::Store)),
+            Epilogue::Add { gate } => all(parts, Kind::Add { gate }),
+            Epilogue::Glu { kind, alpha, limit, image } => {
                 let [gate, up] = [&parts[0], &parts[1]];
-                let (g, u) = (self.weights(gate), self.weights(up));
-                if g.format == u.format {
-                    let pair = launch::Part::pair(g, u, gate.out);
-                    return self.run(gpu, input, &self.plan(&[pair], Kind::Glu { kind, alpha, limit })?);
+                if self.is_pair(gate, up) {
+                    let pair = Product::pair(self.weights(gate), self.weights(up), gate.out);
+                    return self.run(gpu, input, parts, &[pair], Kind::Glu { kind, alpha, limit, image });
                 }
                 // Of different types: the gate, then the up matrix upon it.
-                self.run(gpu, input, &self.plan(&[single(gate)], Kind::Store)?)?;
-                let up = launch::Part::single(u, gate.out);
-                self.run(gpu, input, &self.plan(&[up], Kind::GluJoin { kind, alpha, limit })?)
+                all(&parts[..1], Kind::Store)?;
+                all(&parts[1..], Kind::GluJoin { kind, alpha, limit })
             }
         }
     }

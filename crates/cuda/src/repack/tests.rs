@@ -58,27 +58,30 @@ fn unpacked(matrix: &Matrix, format: Format) -> Vec<f64> {
     let n_records = format.n_records(matrix.cols);
     let plane_records = n_records / format.planes;
     let mut values = vec![0f64; matrix.rows * matrix.cols];
-    let mut tiles = packed.tiles.chunks_exact(format.tile_bytes);
-    for first in (0..matrix.rows).step_by(128) {
-        let half_tiles = (matrix.rows - first).min(128).div_ceil(16);
-        for record in 0..n_records {
-            for first in (0..half_tiles).map(|t| first + 16 * t) {
-                let weights =
-                    unpack::tile(matrix.dtype, tiles.next().expect("as many tiles"), format.record_cols);
-                for (i, w) in weights.iter().enumerate() {
-                    let row = first + i / format.record_cols;
-                    let col = record % plane_records * format.record_cols + i % format.record_cols;
-                    if row < matrix.rows && col < matrix.cols {
-                        let scale = packed.scales.as_ref().map_or(1.0, |s| s[row]);
-                        values[row * matrix.cols + col] += f64::from(*w) * f64::from(scale);
-                    } else {
-                        assert_eq!(*w, 0.0, "{}: padding at {row}, {col}", matrix.dtype);
+    let half_bytes = 8 * n_records * format.tile_bytes;
+    for (half, bytes) in packed.tiles.chunks(half_bytes).enumerate() {
+        // As the kernels go: stages, in each the tiles, in each its records.
+        let tiles = bytes.len() / (n_records * format.tile_bytes);
+        let mut records = bytes.chunks_exact(format.tile_bytes);
+        for stage in (0..n_records).step_by(format.stage_records) {
+            for place in 0..tiles {
+                for record in stage..stage + format.stage_records {
+                    let tile = records.next().expect("as many tiles");
+                    let weights = unpack::tile(matrix.dtype, tile, format.record_cols);
+                    for (i, w) in weights.iter().enumerate() {
+                        let row = (half * 8 + place) * 16 + i / format.record_cols;
+                        let col = record % plane_records * format.record_cols + i % format.record_cols;
+                        if row < matrix.rows && col < matrix.cols {
+                            values[row * matrix.cols + col] += f64::from(*w) * f64::from(packed.scales[row]);
+                        } else {
+                            assert_eq!(*w, 0.0, "{}: padding at {row}, {col}", matrix.dtype);
+                        }
                     }
                 }
             }
         }
+        assert!(records.next().is_none());
     }
-    assert!(tiles.next().is_none());
     values
 }
 

@@ -1,9 +1,9 @@
 //! Tiles read back as the kernels read them, lane by lane, with the same masks and shifts: what the tests of packing hold
-//! against the definitions. Values are formed in the definitions' order, so that equal means equal.
+//! against the definitions. Values are formed in the definitions' order and not rounded to f16, so that equal means equal.
 
 use half::f16;
 use overdraft_formats::DType;
-use overdraft_formats::quant::{IQ4_VALUES, MXFP4_VALUES, mxfp4_scale};
+use overdraft_formats::quant::{IQ4_VALUES, MXFP4_VALUES};
 
 fn word(tile: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| tile[at + i]))
@@ -90,48 +90,60 @@ fn codes(dtype: DType, tile: &[u8], lane: usize, step: usize) -> Registers {
     }
 }
 
-/// The weight of a code in a column of the tile, of output g or g + 8.
+/// The weight of a code in a column of the tile, of output g or g + 8: scale times code plus offset.
 fn weight(dtype: DType, tile: &[u8], g: usize, high: usize, col: usize, code: u32) -> f32 {
+    let unit = if high == 1 && !is_in_bytes(dtype) { 2f32.powi(-20) } else { 2f32.powi(-24) };
     let q = code as f32;
     let pair = |from: usize| float(word(tile, from + g * 4), high);
     let group = |from: usize| float(word(tile, from + col / 32 * 32 + g * 4), high);
+    let minimum = 2f32.powi(-24);
     match dtype {
-        DType::Q4_0 => group(512) * (q - 8.0),
-        DType::Q4_1 => group(512) * q + group(576),
-        DType::Q5_0 => group(640) * (q - 16.0),
-        DType::Q5_1 => group(640) * q + group(704),
-        DType::Q8_0 => group(1024) * (q - 128.0),
-        DType::IQ4_NL => group(512) * f32::from(IQ4_VALUES[code as usize]),
+        DType::Q4_0 => group(512) * (q - 8.0) * unit,
+        DType::Q4_1 => group(512) * q * unit + group(576),
+        DType::Q5_0 => group(640) * (q - 16.0) * unit,
+        DType::Q5_1 => group(640) * q * unit + group(704),
+        DType::Q8_0 => group(1024) * (q - 128.0) * unit,
+        DType::IQ4_NL => group(512) * f32::from(IQ4_VALUES[code as usize]) * unit,
         DType::MXFP4 => {
-            mxfp4_scale(tile[512 + col / 32 * 16 + g * 2 + high]) * f32::from(MXFP4_VALUES[code as usize])
+            let exponent = tile[512 + col / 32 * 16 + g * 2 + high];
+            f16::from_bits(u16::from(exponent) << 10).to_f32() * f32::from(MXFP4_VALUES[code as usize]) * unit
         }
         DType::Q2_K => {
             let sm = tile[1024 + g * 32 + col / 16 * 2 + high];
-            pair(1280) * f32::from(sm & 15) * q - pair(1312) * f32::from(sm >> 4)
+            pair(1280) * f32::from(sm & 15) * q * unit + pair(1312) * f32::from(sm >> 4) * minimum
         }
         DType::Q3_K => {
             let scale = field(tile, 1536 + g * 24 + col / 128 * 12, col % 128 / 16, high) - 32.0;
-            pair(1728) * scale * (q - 4.0)
+            pair(1728) * scale * (q - 4.0) * unit
         }
         DType::Q4_K | DType::Q5_K => {
-            let (d, dmin) = (float(word(tile, g * 32 + 12), high), float(word(tile, g * 32 + 28), high));
-            let (at, k) = (g * 32 + col / 128 * 16, col % 128 / 32);
-            let (scale, min) = (field(tile, at, k, high), field(tile, at, 4 + k, high));
-            d * scale * q - dmin * min
+            let half = |i: usize| word(tile, g * 32 + i * 4) >> (16 * high) & 0xffff;
+            let outer = |first: usize| {
+                let bits = (0..4).map(|i| half(first + i) >> 12 << (4 * i)).sum::<u32>();
+                f16::from_bits(bits as u16).to_f32()
+            };
+            let (d, dmin, w) = (outer(0), outer(4), half(col / 32));
+            let (scale, min) = ((w & 63) as f32, (w >> 6 & 63) as f32);
+            d * scale * q * unit + dmin * min * minimum
         }
         DType::Q6_K => {
             let scale = f32::from(tile[3072 + g * 32 + col / 16 * 2 + high]) - 128.0;
-            pair(3328) * scale * (q - 32.0)
+            pair(3328) * scale * (q - 32.0) * unit
         }
         DType::IQ4_XS => {
             let scale = field(tile, 2048 + g * 12, col / 32, high) - 32.0;
-            pair(2144) * scale * f32::from(IQ4_VALUES[code as usize])
+            pair(2144) * scale * f32::from(IQ4_VALUES[code as usize]) * unit
         }
         _ => unreachable!("floats have no codes"),
     }
 }
 
-/// The weights of a tile, `[16, cols]`. Floats as they lie there, before their output's scale.
+/// Whether codes of all outputs lie alike when they are multiplied.
+fn is_in_bytes(dtype: DType) -> bool {
+    matches!(dtype, DType::Q8_0 | DType::IQ4_NL | DType::IQ4_XS | DType::MXFP4)
+}
+
+/// The weights of a tile, `[16, cols]`, before their output's scale.
 pub(super) fn tile(dtype: DType, tile: &[u8], cols: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; 16 * cols];
     for step in 0..cols / 16 {

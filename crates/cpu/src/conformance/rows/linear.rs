@@ -61,7 +61,8 @@ pub(super) fn glus() -> Vec<Case> {
 
 /// The coarser of two types decides how near the results can be.
 fn coarser(a: DType, b: DType) -> DType {
-    if b.is_quantised() { b } else { a }
+    let bytes_of_256 = |dtype: DType| 256 / dtype.block_len() * dtype.block_bytes();
+    if bytes_of_256(b) < bytes_of_256(a) { b } else { a }
 }
 
 /// Two matrices with one input, the second of another height and with a bias.

@@ -1,0 +1,68 @@
+// What a launch of the linear kernels is given.
+//
+// A unit is 2 x 128 outputs (two halves of one matrix, or the same half of a gate and an up matrix) over all columns; a stage
+// is a unit's next 256 columns (128 of float weights). Stages of all units in order are dealt to the blocks in equal shares of
+// bytes, so a block may begin and end inside a unit: a segment is the stages of one unit that a block takes. Shares are a
+// function of shapes, formats and the number of blocks, never of rows: so are all orders of sums.
+// The host writes down each block's segments (repack/launch.rs). Code that runs once a launch is read from memory, 128 bytes
+// a trip, and costs more than what it does: found by arithmetic on the device, segments took 2 us of each launch.
+#pragma once
+#include "image.cuh"
+
+#define MAX_PARTS 6
+#define MAX_TILES 4
+#define WARPS 16
+#define THREADS (32 * WARPS)
+#define UNIT_OUTPUTS 256
+
+enum Format : u32 {
+    FORMAT_F16, FORMAT_Q4_0, FORMAT_Q4_1, FORMAT_Q5_0, FORMAT_Q5_1, FORMAT_Q8_0, FORMAT_IQ4_NL, FORMAT_MXFP4,
+    FORMAT_Q2_K, FORMAT_Q3_K, FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K, FORMAT_IQ4_XS,
+};
+
+struct Segment {
+    u64 weights[2];    // of each half: its first tile's first stage
+    u32 tiles[2];      // of 16 outputs in each half
+    u32 n;             // stages; 0 ends a block's list
+    u32 first_stage;   // of the unit
+    u32 stage_bytes;   // of a tile
+    u32 format;
+    u32 part, unit;
+    // Sums that other blocks made of the unit: for its first segment the first of those and how many; for the others its own place
+    // and IS_PARTIAL.
+    u32 partial, n_partials;
+    u32 pad[2];
+};
+#define IS_PARTIAL 0xffffffffu
+
+struct Part {
+    u64 scales[2];  // f32 per output
+    u64 bias[2];    // f32 per output, or 0
+    u64 out;        // f32 [rows, n_out]
+    u32 n_out;
+    u32 paired;     // 0: a unit is two halves of 128 outputs; 1: the same half of both matrices
+};
+
+// GLU: of a pair. GLU_JOIN: of what `out` holds and this.
+enum Epilogue : u32 { STORE, ADD, GLU, GLU_JOIN };
+
+struct LinearParams {
+    u64 segments;    // `list_segments` for each block
+    u64 image;       // of this group of rows
+    u64 rest;
+    u64 count;       // u32: rows of the step
+    u64 gate;        // f32 [rows], or 0
+    u64 partials;    // f32, 32 KiB each, all bits set between launches
+    u64 next_image;  // of `out`, made here too; or 0
+    ImageShape next_shape;
+    u32 list_segments;
+    u32 first_row;
+    u32 n_cells;                // blocks of 128 columns
+    u32 slot_bytes;             // of a warp's stage
+    u32 n_inputs, log_inputs;   // slots of the block for inputs: a power of two
+    u32 input_bytes;
+    u32 epilogue;
+    u32 glu_kind;
+    float glu_alpha, glu_limit;
+    Part parts[MAX_PARTS];
+};
