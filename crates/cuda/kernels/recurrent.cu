@@ -107,7 +107,7 @@ __device__ __forceinline__ void keep_own(const Head<FULL>& head, u32 t, float4 d
     if (at == 0) window[head.keys() + head.deltas() + head.h] = room.g[t];
     if (local + CONV_ROWS >= head.seq.n_sure)
         head.store(kept + head.v_at(), head.value_dim(), head.load(row + head.v_at(), head.value_dim()));
-    if (!head.is_owner || head.seq.n_sure > 1) return;
+    if (!head.is_owner || head.keeps_late()) return;
     head.store(window + head.q_at(), head.key_dim(), *(const float4*)&room.vectors[t][1][at]);
     head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
     head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
@@ -118,7 +118,7 @@ template <bool FULL>
 __device__ __forceinline__ void keep_shared(const Head<FULL>& head) {
     const Recurrent& p = head.p;
     const u32 n_sure = head.seq.n_sure, group = p.value_heads / p.key_heads, at = 4 * (threadIdx.x & 31);
-    if (n_sure == 1) return;
+    if (!head.keeps_late()) return;
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0)

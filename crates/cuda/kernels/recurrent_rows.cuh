@@ -68,6 +68,11 @@ struct Head {
     __device__ __forceinline__ u32 deltas() const { return p.value_heads * value_dim(); }
     __device__ __forceinline__ u32 width() const { return 2 * keys() + deltas(); }
     __device__ __forceinline__ u32 window_len() const { return keys() + deltas() + p.value_heads; }
+    // Whether what enters the window pushes out rows that other heads of the key head may not have read: of more than one
+    // row, and of one where the window is full, as behind a whole path of drafts that was accepted.
+    __device__ __forceinline__ bool keeps_late() const {
+        return seq.n_sure > 1 || seq.committed - seq.stored_grid >= WINDOW_ROWS;
+    }
     // Of this head's q, k and v in a row.
     __device__ __forceinline__ u32 q_at() const { return key_head * key_dim(); }
     __device__ __forceinline__ u32 k_at() const { return keys() + q_at(); }
