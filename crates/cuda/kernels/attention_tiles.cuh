@@ -238,6 +238,8 @@ struct Attend {
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) acc[m][n][i] = 0.0f;
         const auto nothing = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
+        // Before the places of the first page give way to those of the second, its copies have been begun by all.
+        if (is_tail) __syncthreads();
 #pragma unroll 1
         for (u32 page = w.page; page <= w.last; page++) {
             const bool has_next = page < w.last;
@@ -399,7 +401,7 @@ struct Attend {
         Work w = {};
         uint2 others = {};
         if (is_tail) {
-            if (p.first_row + (blockIdx.x - p.n_shared) / p.kv_heads >= p.step.counts[0]) return;
+            if (p.first_row + (blockIdx.x - p.n_shared) / p.kv_heads >= p.step.counts[0]) return pdl_idle();
             others = find_tail(w);
         }
         // Steps' data and committed pages are there before the kernel before this one ends; queries and tails are not.
@@ -407,7 +409,7 @@ struct Attend {
 #pragma unroll 1
         for (u32 item = blockIdx.x;; item += p.n_shared) {
             if (!is_tail) {
-                if (!find_chunk(item, w)) return;
+                if (!find_chunk(item, w)) return is_first ? pdl_idle() : void();
                 w.counter = w.first_index;
             } else {
                 w.chunk = chunk_of(w.page);

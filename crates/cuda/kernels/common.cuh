@@ -21,6 +21,12 @@ __device__ __forceinline__ void pdl_next() {
 #endif
 }
 
+// For a block without work. One of a launch waits all the same: a launch that ends before the one ahead of it would let
+// the next begin too early.
+__device__ __forceinline__ void pdl_idle() {
+    if (blockIdx.x + blockIdx.y + blockIdx.z == 0) pdl_wait();
+}
+
 __device__ __forceinline__ float f16_to_f32(u16 h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
