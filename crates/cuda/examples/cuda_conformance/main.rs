@@ -2,7 +2,7 @@
 //!
 //!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
-//!   cuda_conformance steps MODEL.gguf [context]      time of a step for each bucket, and its graph's nodes
+//!   cuda_conformance steps MODEL.gguf [contexts] [sequences]   time of a step for each bucket, and its graph's nodes
 //!
 //! Exits with 1 if anything is not as promised.
 

@@ -1,5 +1,5 @@
 //! How long a step takes: a model from a file, one sequence at given contexts, steps of every bucket up to 64 rows, whole
-//! and of one kind of op at a time.
+//! and of one kind of op at a time; those also for a prompt's rows, and for a row of each of several sequences.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +37,7 @@ struct Timed {
     state: StateId,
     table: Vec<u32>,
     n_classes: usize,
+    n_slots: usize,
 }
 
 impl Timed {
@@ -86,6 +87,20 @@ impl Timed {
         step
     }
 
+    /// A row of every sequence.
+    fn streams(&self, committed: usize) -> Step {
+        let mut step = Step::default();
+        let n = self.table.len() as u32;
+        for slot in 0..self.n_slots {
+            let table: Vec<u32> = self.table.iter().map(|page| page + slot as u32 * n).collect();
+            let tables = (0..self.n_classes).map(|_| table.as_slice());
+            let s = step.add_seq(slot as u32, committed as u32, 1, grid_of(committed as u32 - 1), tables);
+            let row = step.push(s, slot as u32, NO_PARENT);
+            step.want_logits(row);
+        }
+        step
+    }
+
     /// Positions `from .. to` enter the pages: by whole steps, or with whatever keys the buffers hold, which a time does
     /// not depend on.
     fn read(&mut self, from: usize, to: usize, is_whole: bool) -> f64 {
@@ -121,16 +136,23 @@ impl Timed {
 
     fn kinds(&mut self, context: usize) {
         println!(
-            "{:<12} {:>6} {:>9} {:>6} {:>12}   at {context}",
-            "kind", "rows", "median us", "nodes", "us a node"
+            "{:<12} {:>6} {:>9} {:>6} {:>12} {:>9}   at {context}",
+            "kind", "rows", "median us", "nodes", "us a node", "sequences"
         );
         for (name, belongs) in KINDS {
-            for rows in [1, 16, 32] {
+            let drafts = [1, 16, 32].map(|rows| (rows, self.step(context, rows, false)));
+            let prompt = (PROMPT, self.step(context, PROMPT, true));
+            let streams = (self.n_slots > 1).then(|| (self.n_slots, self.streams(context)));
+            for (rows, step) in drafts.into_iter().chain([prompt]).chain(streams) {
                 let mut plan = self.record(rows);
                 plan.ops.retain(belongs);
-                let (times, nodes) = self.time(plan, &self.step(context, rows, false));
+                let (times, nodes) = self.time(plan, &step);
                 let us = 1e3 * times[REPEATS / 2];
-                println!("{name:<12} {rows:>6} {us:>9.1} {nodes:>6} {:>12.2}", us / nodes.max(1) as f64);
+                let n_seqs = step.n_seqs();
+                println!(
+                    "{name:<12} {rows:>6} {us:>9.1} {nodes:>6} {:>12.2} {n_seqs:>9}",
+                    us / nodes.max(1) as f64
+                );
             }
         }
     }
@@ -138,7 +160,7 @@ impl Timed {
 
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let Some(file) = args.first() else {
-        println!("steps MODEL.gguf [contexts, with commas between them]");
+        println!("steps MODEL.gguf [contexts, with commas between them] [sequences]");
         return false;
     };
     let contexts = args.get(1).map_or("512", String::as_str);
@@ -148,13 +170,14 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
     let mut cuda = Cuda::new(device.clone()).unwrap();
     let mut spec = decoder.state_spec(KvType::F16);
-    let pages = (contexts.iter().max().unwrap_or(&0) + 256).div_ceil(PAGE);
-    spec.slots = 1;
-    spec.pages = vec![pages; spec.classes.len()];
+    let pages = (contexts.iter().max().unwrap_or(&0) + PROMPT).div_ceil(PAGE);
+    let n_slots = args.get(2).and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
+    spec.slots = n_slots;
+    spec.pages = vec![pages * n_slots; spec.classes.len()];
     cuda.load(decoder.weights.clone()).unwrap();
     let state = cuda.allocate(&spec).unwrap();
     let n_classes = spec.classes.len();
-    let mut timed = Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes };
+    let mut timed = Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots };
     let mut at = 0;
     for (nth, context) in contexts.into_iter().enumerate() {
         let last = timed.read(at, context, nth == 0);
