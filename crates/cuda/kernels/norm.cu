@@ -45,7 +45,12 @@ __device__ __forceinline__ void norm_chunks(const Norm& p, float* room) {
         squares = __fmaf_rn(kept[n].z, kept[n].z, squares);
         squares = __fmaf_rn(kept[n].w, kept[n].w, squares);
     }
-    const float scale = 1.0f / sqrtf(block_sum(squares, room) / (float)p.width + p.eps);
+    // Every warp adds up what all of them have: one barrier instead of three, of which a norm of one row is half made.
+    const float part = warp_sum(squares);
+    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = part;
+    __syncthreads();
+    const float sum = warp_sum(threadIdx.x % 32 < THREADS / 32 ? room[threadIdx.x % 32] : 0.0f);
+    const float scale = 1.0f / sqrtf(sum / (float)p.width + p.eps);
 #pragma unroll
     for (u32 n = 0; n < KEPT_CHUNKS; n++) {
         const u32 c = n * THREADS + threadIdx.x, block = c / 32;
