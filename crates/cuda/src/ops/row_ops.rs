@@ -9,6 +9,8 @@ use crate::step_data::StepView;
 
 /// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
 const MAX_NORM_CHUNKS: usize = 8192;
+/// Blocks of a row in `top_tokens.cu`, where there are clusters.
+const TOP_RANKS: usize = 8;
 /// `MAX_XS` of `copies.cu`.
 pub(crate) const MAX_XS: usize = 16;
 
@@ -150,5 +152,7 @@ pub(super) fn top_tokens(cx: &Cx<'_>, logits: Act, choice: Choice) -> Result<()>
         vocab: cx.width(logits) as u32,
         k: cx.k(choice) as u32,
     };
-    cx.launch(("top_tokens", "top_tokens"), rows(cx, logits), 1024, 0, &params)
+    let n_blocks = if cx.gpu.device.sm >= 90 { TOP_RANKS } else { 1 };
+    let grid = [n_blocks * cx.capacity(logits) as usize, 1, 1];
+    cx.launch(("top_tokens", "top_tokens"), grid, 1024, 0, &params)
 }
