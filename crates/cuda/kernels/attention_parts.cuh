@@ -12,13 +12,15 @@ struct Attention {
     // On tensor cores [row of the launch, head, MAX_CHUNKS, 4 + d]: max, sum, none, none, weighted values. Otherwise
     // [row of the launch, head, SPLITS, d + 2] without the gap.
     float* partials;
-    u32* done;  // zero between launches: [row, kv head] twice; otherwise [row, kv head, head block]
+    u32* done;  // zero between launches: [row, kv head] three times; otherwise [row, kv head, head block]
     u8* image;  // of `out` for the linear kernels, where they want one and heads are whole blocks of it
     float scale;
     // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
     u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;
     u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
-    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second
+    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second and third
+    u32 n_finishers;            // blocks that put a row's chunks together, each for some of the heads of a key head
+    u32 walks;                  // whether prompts' rows have a launch of their own
     ImageShape shape;
 };
 
@@ -38,12 +40,18 @@ __device__ __forceinline__ u32 chunk_start(u32 chunk) {
 __device__ __forceinline__ u32 from_of(const Attention& p, u32 pos) { return p.window && pos + 1 > p.window ? pos + 1 - p.window : 0; }
 __device__ __forceinline__ u32 end_of(const Attention& p, u32 sure_end, u32 pos) { return p.see_ahead ? max(sure_end, pos + 1) : pos + 1; }
 
+// Rows of a sequence, from its first on, that a launch of their own takes: a prompt's, whose keys lie in pages as
+// committed ones do.
+__device__ __forceinline__ u32 n_walked(const Attention& p, const Seq& seq) {
+    return p.walks && seq.n_sure >= PROMPT_ROWS ? seq.n_sure : 0;
+}
+
 // A sequence's rows of the launch, in groups that share chunks, and the chunks that are wholly committed.
 struct Span {
     u32 first_index, end_index, n_groups, first_chunk, n_chunks;
 };
 __device__ __forceinline__ Span span_of(const Attention& p, const Seq& seq, u32 most) {
-    const u32 first = max(seq.first, p.first_row), end = min(seq.first + seq.n_rows, p.first_row + p.n_rows);
+    const u32 first = max(seq.first + n_walked(p, seq), p.first_row), end = min(seq.first + seq.n_rows, p.first_row + p.n_rows);
     const u32 first_chunk = chunk_of(from_of(p, seq.committed) / PAGE), end_chunk = chunk_of(seq.committed / PAGE);
     return {first, end, first < end ? (end - first + most - 1) / most : 0, first_chunk, end_chunk - first_chunk};
 }
@@ -53,6 +61,22 @@ __device__ __forceinline__ float power(float x) {
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+// A running softmax over chunks, in order: what was there is to be multiplied by `old`, the chunk's by `added`.
+struct Merge {
+    float max, total;
+};
+__device__ __forceinline__ float2 merge(Merge& all, float max, float total) {
+    const float now = fmaxf(all.max, max), zero = now == -INFINITY_F ? 0.0f : now;
+    const float old = power(all.max - zero), added = power(max - zero);
+    all.max = now;
+    all.total = __fmaf_rn(total, added, all.total * old);
+    return make_float2(old, added);
+}
+__device__ __forceinline__ Merge merge_start(const Attention& p, u32 head) {
+    if (!p.sinks) return {-INFINITY_F, 0.0f};
+    return {p.sinks[head] * 1.4426950408889634f, 1.0f};
+}
+
 template <bool BF16>
 __device__ __forceinline__ u16 to_16(float x) {
     return BF16 ? f32_to_bf16(x) : f32_to_f16(x);

@@ -19,6 +19,9 @@
 // rows in the upper half, row in the lower.
 #define KEPT 0x80000000u
 
+// Sure rows of a sequence, from its first on, from which on they count as a prompt's (`step_data.rs` counts the others).
+#define PROMPT_ROWS 16u
+
 struct Row {
     u32 token, seq, pos, parent;
     // Place among the sequence's rows; where its key and value go; whether it is accepted whatever comes.
@@ -32,7 +35,7 @@ struct Seq {
 };
 
 struct Step {
-    const u32* counts;  // rows, logit rows, sequences
+    const u32* counts;  // rows, logit rows, sequences, rows that are not of prompts
     const Row* rows;
     const u32* paths;  // [row, PATH]: KV slots of the row's path past the sure rows
     const u32* pasts;  // [row, REACH]: the rows at positions from its grid up to its parent's, as it sees them

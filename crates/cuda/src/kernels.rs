@@ -34,8 +34,10 @@ const SOURCES: &[(&str, &str)] = sources![
 
 /// (name as included, text).
 pub(crate) const HEADERS: &[(&str, &str)] = &[
+    ("attention_chunks.cuh", include_str!("../kernels/attention_chunks.cuh")),
     ("attention_parts.cuh", include_str!("../kernels/attention_parts.cuh")),
     ("attention_tiles.cuh", include_str!("../kernels/attention_tiles.cuh")),
+    ("attention_walk.cuh", include_str!("../kernels/attention_walk.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("dot.cuh", include_str!("../kernels/dot.cuh")),
     ("image.cuh", include_str!("../kernels/image.cuh")),

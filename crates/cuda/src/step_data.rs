@@ -10,6 +10,8 @@ const COUNTS: usize = 8;
 const REACH: usize = 2 * GRID;
 /// Marks a place in the kept window among `pasts`; other rows are there with their place among the sequence's rows.
 const KEPT: u32 = 1 << 31;
+/// Sure rows of a sequence from which on they count as a prompt's, which attention and recurrent layers walk through.
+pub(crate) const PROMPT_ROWS: usize = 16;
 const _: () = assert!(BUCKETS[BUCKETS.len() - 1] < 1 << 15, "a row and its place share a word");
 
 /// Addresses of a step's parts on the device. Passed to kernels by value.
@@ -106,6 +108,9 @@ impl StepLayout {
         words[0] = step.n_rows() as u32;
         words[1] = step.logit_rows().len() as u32;
         words[2] = step.n_seqs() as u32;
+        let prompt_rows =
+            (0..step.n_seqs()).map(|s| step.seq(s).n_sure).filter(|n| *n as usize >= PROMPT_ROWS);
+        words[3] = step.n_rows() as u32 - prompt_rows.sum::<u32>();
         for (i, row) in step.rows().iter().enumerate() {
             let view = step.view(i);
             let is_sure = row.local < view.seq.n_sure;
@@ -163,7 +168,7 @@ mod tests {
         let layout = StepLayout::new(8, 2);
         let mut words = vec![0; layout.len(&step)];
         layout.pack(&step, &mut words);
-        assert_eq!(words[..3], [4, 1, 1]);
+        assert_eq!(words[..4], [4, 1, 1, 4]);
         assert_eq!(words[layout.rows() + 3 * RECORD..][..7], [8, 0, 12, a, 3, 13, 0]);
         assert_eq!(words[layout.paths() + 3 * MAX_DRAFT_DEPTH..][..2], [11, 13]);
         let pasts = &words[layout.pasts() + 3 * REACH..][..12];

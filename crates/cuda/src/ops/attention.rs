@@ -5,7 +5,7 @@ use overdraft_plan::{Attention, AttentionPrepare, KvType, PAGE, RmsNorm, RopeSty
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
 use crate::linear::ImageShape;
-use crate::step_data::StepView;
+use crate::step_data::{PROMPT_ROWS, StepView};
 
 /// `SPLITS` of `attention.cu`: enough that one row of a model with four key heads fills a large GPU.
 const SPLITS: usize = 32;
@@ -16,6 +16,8 @@ const TILE_ROWS: usize = 32;
 const MAX_CHUNKS: usize = 124;
 /// Tiles of the wider kernels.
 const WIDE: usize = 3;
+/// From which bucket on prompts' rows have a launch of their own.
+const WALK_BUCKET: usize = 128;
 /// Channels of a head at most: a thread each.
 const MAX_HEAD_DIM: usize = 256;
 
@@ -65,6 +67,8 @@ kernel_params!(
         head_blocks: u32,
         n_shared: u32,
         n_counters: u32,
+        n_finishers: u32,
+        walks: u32,
         shape: ImageShape,
     }
 );
@@ -100,13 +104,14 @@ impl AttentionParams {
             head_blocks: 0,
             n_shared: 0,
             n_counters: 0,
+            n_finishers: 1,
+            walks: 0,
             shape,
         }
     }
 }
 
-pub(super) fn check(op: &Attention) -> Result<()> {
-    let d = op.head_dim;
+pub(super) fn check(d: usize) -> Result<()> {
     // A lane takes as many channels side by side as `chunk` says, and a head is a whole number of such shares.
     if d > MAX_HEAD_DIM || !d.is_multiple_of(chunk(d)) {
         let why =
@@ -141,7 +146,7 @@ pub(crate) fn partial_bytes(op: &Attention, bucket: usize) -> usize {
 
 pub(crate) fn n_counters(op: &Attention, bucket: usize) -> usize {
     let simple = bucket.min(ROWS) * grouping(op).1;
-    simple.max(2 * bucket.min(TILE_ROWS)) * op.kv_heads
+    simple.max(3 * bucket.min(TILE_ROWS)) * op.kv_heads
 }
 
 pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
@@ -175,7 +180,7 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
 
 /// `Layout` of `attention_tiles.cuh`, for tiles of so many times 16 (row, head) pairs.
 fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
-    let (page, pair) = (PAGE * (2 * d + 64) + PAGE * (2 * d + 16), 32);
+    let (page, pair) = (PAGE * (2 * d + 64) + PAGE * (2 * d + 16), 48);
     // `STAGES`
     let pages = if d < 256 || has_room { 2 * page } else { page };
     pages + tiles * (64 * d + 16 * 4 * (PAGE + 4) + 2 * 16 * (2 * PAGE + 16) + 16 * pair) + 8 * PAGE
@@ -188,36 +193,63 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, matches!(device.sm, 90 | 100));
     let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
     let tiles = if is_wide { WIDE } else { 1 };
+    let threads = 256 * tiles as u32;
     // More than run at once, so that short chunks fill the gaps that long ones leave.
     let n_shared = 2 * device.n_multiprocessors;
     let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
-    let mut params =
-        AttentionParams { n_shared: n_shared as u32, n_counters, ..AttentionParams::new(cx, op) };
+    let group = op.heads / op.kv_heads;
+    // As many as the device runs at once.
+    let n_finishers = (1..=group)
+        .rev()
+        .find(|n| group.is_multiple_of(*n) && n * bucket * op.kv_heads <= device.n_multiprocessors)
+        .unwrap_or(1);
+    let walks = is_wide && bucket >= WALK_BUCKET;
+    let mut params = AttentionParams {
+        n_shared: n_shared as u32,
+        n_counters,
+        n_finishers: n_finishers as u32,
+        walks: u32::from(walks),
+        ..AttentionParams::new(cx, op)
+    };
+    if walks {
+        // A sequence's last group may be short of rows.
+        let n_groups = bucket.div_ceil(16 * WIDE / group) + bucket / PROMPT_ROWS;
+        let kernel = tile_entry(cx.state.kv, op.head_dim, Tiles::Walk);
+        cx.launch(kernel, [n_groups * op.kv_heads, 1, 1], threads, bytes(WIDE), &params)?;
+    }
     for first in (0..bucket).step_by(TILE_ROWS) {
         let rows = (bucket - first).min(TILE_ROWS);
         (params.first_row, params.n_rows) = (first as u32, rows as u32);
-        let grid = [n_shared + rows * op.kv_heads, 1, 1];
-        let kernel = tile_entry(cx.state.kv, op.head_dim, is_wide);
-        cx.launch(kernel, grid, 256, bytes(tiles), &params)?;
+        let grid = [n_shared + rows * op.kv_heads * n_finishers, 1, 1];
+        let kernel = tile_entry(cx.state.kv, op.head_dim, if is_wide { Tiles::Wide } else { Tiles::One });
+        cx.launch(kernel, grid, threads, bytes(tiles), &params)?;
     }
     Ok(())
 }
 
-fn tile_entry(kv: KvType, d: usize, is_wide: bool) -> (&'static str, &'static str) {
-    const F16: [[&str; 2]; 3] = [
-        ["attention_f16_64_1", "attention_f16_64_3"],
-        ["attention_f16_128_1", "attention_f16_128_3"],
-        ["attention_f16_256_1", "attention_f16_256_3"],
+/// Kernels on tensor cores by what they work on at once.
+#[derive(Clone, Copy)]
+enum Tiles {
+    One,
+    Wide,
+    Walk,
+}
+
+fn tile_entry(kv: KvType, d: usize, tiles: Tiles) -> (&'static str, &'static str) {
+    const F16: [[&str; 3]; 3] = [
+        ["attention_f16_64_1", "attention_f16_64_3", "attention_f16_64_walk"],
+        ["attention_f16_128_1", "attention_f16_128_3", "attention_f16_128_walk"],
+        ["attention_f16_256_1", "attention_f16_256_3", "attention_f16_256_walk"],
     ];
-    const BF16: [[&str; 2]; 3] = [
-        ["attention_bf16_64_1", "attention_bf16_64_3"],
-        ["attention_bf16_128_1", "attention_bf16_128_3"],
-        ["attention_bf16_256_1", "attention_bf16_256_3"],
+    const BF16: [[&str; 3]; 3] = [
+        ["attention_bf16_64_1", "attention_bf16_64_3", "attention_bf16_64_walk"],
+        ["attention_bf16_128_1", "attention_bf16_128_3", "attention_bf16_128_walk"],
+        ["attention_bf16_256_1", "attention_bf16_256_3", "attention_bf16_256_walk"],
     ];
-    let (size, wide) = (d.ilog2() as usize - 6, usize::from(is_wide));
+    let size = d.ilog2() as usize - 6;
     match kv {
-        KvType::Bf16 => ("attention_bf16", BF16[size][wide]),
-        _ => ("attention_f16", F16[size][wide]),
+        KvType::Bf16 => ("attention_bf16", BF16[size][tiles as usize]),
+        _ => ("attention_f16", F16[size][tiles as usize]),
     }
 }
 
