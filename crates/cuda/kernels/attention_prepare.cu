@@ -16,54 +16,73 @@ __device__ __forceinline__ void store_kv(const AttentionPrepare& p, u64 at, floa
     else ((float*)p.kv)[at] = x;
 }
 
+// Numbers of a head that a lane has, and pairs of them that are rotated.
+#define SHARES 8u
+
 extern "C" __global__ void __launch_bounds__(128) attention_prepare(const __grid_constant__ AttentionPrepare p) {
     extern __shared__ float room[];
     const u32 r = blockIdx.x, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const u32 q_heads = p.q ? p.heads : 0;
-    u32 unit = blockIdx.y * 4 + warp;
-    // The step's data and the angles are there before the kernel before this one ends.
+    const u32 q_heads = p.q ? p.heads : 0, unit = blockIdx.y * 4 + warp, half = p.rotary / 2;
+    const bool is_q = unit < q_heads, is_v = unit >= q_heads + p.kv_heads;
+    const u32 h = is_q ? unit : is_v ? unit - q_heads - p.kv_heads : unit - q_heads;
+    const float* weight = is_v ? nullptr : is_q ? p.q_norm : p.k_norm;
+    // The step's data and the weights are there before the kernel before this one ends; the angles may be what that makes.
     const bool is_there = r < p.step.counts[0] && unit < q_heads + 2 * p.kv_heads;
     const Row row = is_there ? p.step.rows[r] : Row{};
     const u32 page = is_there ? page_of(p.step, row.seq, p.cls, row.kv_slot) : 0;
+    const float *cos = p.angles + (u64)r * p.rotary, *sin = cos + half;
+    float x[SHARES], w[SHARES], c[SHARES / 2], s[SHARES / 2];
+#pragma unroll
+    for (u32 n = 0; n < SHARES; n++) w[n] = is_there && weight && 32 * n + lane < p.d ? weight[32 * n + lane] : 1.0f;
     pdl_wait();
     pdl_next();
     if (!is_there) return;
-    const u64 place = (u64)(row.kv_slot % PAGE) * p.d, run = (u64)PAGE * p.d;
-    if (unit >= q_heads + p.kv_heads) {
-        const u32 h = unit - q_heads - p.kv_heads;
-        const u64 at = ((u64)(page * 2 + 1) * p.kv_heads + h) * run + place;
-        for (u32 i = lane; i < p.d; i += 32) store_kv(p, at + i, p.v[((u64)r * p.kv_heads + h) * p.d + i]);
+    float* from = is_q ? p.q + ((u64)r * p.heads + h) * p.q_stride : p.k + ((u64)r * p.kv_heads + h) * p.d;
+    const float* source = is_v ? p.v + ((u64)r * p.kv_heads + h) * p.d : from;
+#pragma unroll
+    for (u32 n = 0; n < SHARES; n++) x[n] = 32 * n + lane < p.d ? source[32 * n + lane] : 0.0f;
+#pragma unroll
+    for (u32 n = 0; n < SHARES / 2; n++) {
+        const bool turns = !is_v && 32 * n + lane < half;
+        c[n] = turns ? cos[32 * n + lane] : 1.0f;
+        s[n] = turns ? sin[32 * n + lane] : 0.0f;
+    }
+    const u64 at = ((u64)(page * 2 + is_v) * p.kv_heads + h) * PAGE * p.d + (u64)(row.kv_slot % PAGE) * p.d;
+    if (is_v) {
+#pragma unroll
+        for (u32 n = 0; n < SHARES; n++)
+            if (32 * n + lane < p.d) store_kv(p, at + 32 * n + lane, x[n]);
         return;
     }
-    const bool is_q = unit < q_heads;
-    const u32 h = is_q ? unit : unit - q_heads;
-    float* x = is_q ? p.q + ((u64)r * p.heads + h) * p.q_stride : p.k + ((u64)r * p.kv_heads + h) * p.d;
-    const float* weight = is_q ? p.q_norm : p.k_norm;
     float* head = room + warp * p.d;
-    float scale = 1.0f, squares = 0.0f;
-    for (u32 i = lane; i < p.d; i += 32) {
-        const float v = x[i];
-        head[i] = v;
-        squares = __fmaf_rn(v, v, squares);
-    }
     if (weight) {
-        scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.d + (is_q ? p.q_eps : p.k_eps));
-        for (u32 i = lane; i < p.d; i += 32) head[i] = __fmul_rn(__fmul_rn(head[i], scale), weight[i]);
+        float squares = 0.0f;
+#pragma unroll
+        for (u32 n = 0; n < SHARES; n++) squares = __fmaf_rn(x[n], x[n], squares);
+        const float scale = 1.0f / sqrtf(warp_sum(squares) / (float)p.d + (is_q ? p.q_eps : p.k_eps));
+#pragma unroll
+        for (u32 n = 0; n < SHARES; n++) x[n] = __fmul_rn(__fmul_rn(x[n], scale), w[n]);
     }
+#pragma unroll
+    for (u32 n = 0; n < SHARES; n++)
+        if (32 * n + lane < p.d) head[32 * n + lane] = x[n];
     __syncwarp();
-    const u32 half = p.rotary / 2;
-    const float *cos = p.angles + (u64)r * p.rotary, *sin = cos + half;
-    for (u32 i = lane; i < half; i += 32) {
+#pragma unroll
+    for (u32 n = 0; n < SHARES / 2; n++) {
+        const u32 i = 32 * n + lane;
+        if (i >= half) break;
         const u32 a = p.pairs ? 2 * i : i, b = p.pairs ? 2 * i + 1 : i + half;
         const float xa = head[a], xb = head[b];
         // Rounded as the definition rounds: a key that falls beside its half float costs a 2000th.
-        head[a] = __fsub_rn(__fmul_rn(xa, cos[i]), __fmul_rn(xb, sin[i]));
-        head[b] = __fadd_rn(__fmul_rn(xb, cos[i]), __fmul_rn(xa, sin[i]));
+        head[a] = __fsub_rn(__fmul_rn(xa, c[n]), __fmul_rn(xb, s[n]));
+        head[b] = __fadd_rn(__fmul_rn(xb, c[n]), __fmul_rn(xa, s[n]));
     }
     __syncwarp();
-    const u64 at = ((u64)(page * 2) * p.kv_heads + h) * run + place;
-    for (u32 i = lane; i < p.d; i += 32) {
-        x[i] = head[i];
+#pragma unroll
+    for (u32 n = 0; n < SHARES; n++) {
+        const u32 i = 32 * n + lane;
+        if (i >= p.d) break;
+        from[i] = head[i];
         if (!is_q) store_kv(p, at + i, head[i]);
     }
 }

@@ -148,7 +148,8 @@ pub(crate) fn raw_matrices(op: &Op) -> Vec<MatrixId> {
 pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
     let refuse = |what: &str, why: String| Err(CudaError::Unsupported { what: what.into(), why });
     match op {
-        Op::Attention(a) => attention::check(a),
+        Op::Attention(a) => attention::check(a.head_dim),
+        Op::AttentionPrepare(a) => attention::check(a.head_dim),
         Op::Route(r) if r.n_experts > experts::MAX_EXPERTS => {
             refuse("the router", format!("it has {} experts, at most {}", r.n_experts, experts::MAX_EXPERTS))
         }
