@@ -8,11 +8,11 @@ struct KeptLayer {
     u32 key_heads, value_heads, key_dim, value_dim;
 };
 
-// By one block.
-__device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, u32 row, bool keeps_conv) {
+// By one block, or by one of so many.
+__device__ __forceinline__ void keep_row(const KeptLayer& l, u32 slot, u32 pos, u32 row, bool keeps_conv, u32 nth = 0, u32 n_blocks = 1) {
     const u32 keys = l.key_heads * l.key_dim, deltas = l.value_heads * l.value_dim;
     const u32 len = keys + deltas + l.value_heads, width = 2 * keys + deltas;
-    const u32 first = threadIdx.x, stride = blockDim.x;
+    const u32 first = nth * blockDim.x + threadIdx.x, stride = n_blocks * blockDim.x;
     float* window = l.window + ((u64)slot * WINDOW_ROWS + pos % WINDOW_ROWS) * len;
     for (u32 i = first; i < keys; i += stride) window[i] = l.prepared[(u64)row * width + keys + i];
     for (u32 i = first; i < deltas; i += stride) window[keys + i] = l.delta[(u64)row * deltas + i];

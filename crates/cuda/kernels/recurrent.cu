@@ -4,16 +4,13 @@
 // worked out by each of them: cheaper than a kernel of its own. Every sum has one order, whatever the rows beside.
 #include "recurrent_rows.cuh"
 
-__device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) {
-    sum.x = __fmaf_rn(factor, x.x, sum.x);
-    sum.y = __fmaf_rn(factor, x.y, sum.y);
-    sum.z = __fmaf_rn(factor, x.z, sum.z);
-    sum.w = __fmaf_rn(factor, x.w, sum.w);
-}
+// S of a warp's 16 columns.
+using Whole = RegisterState<DIM / 8>;
+__device__ __forceinline__ Part own_part() { return {(threadIdx.x >> 5) * 16, 0}; }
 
 // The 16 rows from `grid`, which are sure: kept, or of tiles before this one.
 template <bool FULL>
-__device__ __forceinline__ void fold_rows(const Head<FULL>& head, float (&s)[STATE], u32 grid) {
+__device__ __forceinline__ void fold_rows(const Head<FULL>& head, Whole& s, u32 grid) {
     const Recurrent& p = head.p;
     Room& room = head.room;
     const u32 committed = head.seq.committed;
@@ -29,7 +26,7 @@ __device__ __forceinline__ void fold_rows(const Head<FULL>& head, float (&s)[STA
         if (pos < committed) return room.window_g[pos % WINDOW_ROWS];
         return p.gates[(u64)row_of(pos) * 2 * p.value_heads + head.h];
     };
-    fold(s, head.key_dim(), head.value_dim(), row_at, g_at);
+    fold(s, s, own_part(), head.key_dim(), head.value_dim(), row_at, g_at);
 }
 
 // What S and the rows before the tile give row t: o, and v less it.
@@ -183,43 +180,42 @@ __device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4
 // S^T q and S^T k of all rows of the tile. Sure rows move S to the grid of the first of them; deep drafts see it one grid
 // further, which only committed rows decide.
 template <bool FULL>
-__device__ __forceinline__ void read_state(const Head<FULL>& head, float (&s)[STATE], u32& at, u32 grid) {
+__device__ __forceinline__ void read_state(const Head<FULL>& head, Whole& s, u32& at, u32 grid) {
     Room& room = head.room;
     u32 todo = (1u << head.n_tile) - 1;
-    float saved[STATE];
+    Whole saved;
     bool is_saved = false;
 #pragma unroll 1
     for (u32 now = at;; now += GRID) {
         u32 here = __ballot_sync(0xffffffffu, (threadIdx.x & 31) < head.n_tile && grid_of(room.pos[threadIdx.x & 15]) == now);
-        if (here) state_products(s, room.vectors, room.sums, here);
+        const auto vector_at = [&](u32 row) { return room.vectors[row][0] + (threadIdx.x & 31) / 4 * STRIDE; };
+        const auto sum_at = [&](u32 row, u32 is_key) { return &room.sums[row][is_key][own_part().column]; };
+        if (here) state_products<2>(s, 0, here, vector_at, sum_at);
         todo &= ~here;
         if (!todo) break;
         if (now == grid) {
-#pragma unroll
-            for (u32 i = 0; i < STATE; i++) saved[i] = s[i];
+            saved = s;
             is_saved = true;
         }
         fold_rows(head, s, now);
     }
     at = grid;
-    if (!is_saved) return;
-#pragma unroll
-    for (u32 i = 0; i < STATE; i++) s[i] = saved[i];
+    if (is_saved) s = saved;
 }
 
 template <bool FULL>
 __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
-    if (blockIdx.y >= p.step.counts[2]) return pdl_wait();
+    if (blockIdx.y >= p.step.counts[2] || is_walked(p, p.step.seqs[blockIdx.y])) return pdl_idle();
     const u32 warp = threadIdx.x >> 5, h = blockIdx.x, group = p.value_heads / p.key_heads;
     Head<FULL> head = {p, *(Room*)bytes, p.step.seqs[blockIdx.y], h, p.tiled ? h % p.key_heads : h / group,
                        p.tiled ? h < p.key_heads : h % group == 0, 0, 0};
     const Seq& seq = head.seq;
     Room& room = head.room;
     float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * head.key_dim() * head.value_dim();
-    float s[STATE];
-    if (p.mode & RULES) load_state(s, stored, head.key_dim(), head.value_dim());
+    Whole s;
+    if (p.mode & RULES) load_state(s, own_part(), stored, head.key_dim(), head.value_dim());
     stage(head);
     float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     if (p.mode & NORMS) weight = head.load(p.weight, head.value_dim());
@@ -264,7 +260,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         head.local = end;
     }
     if (!(p.mode & RULES)) return;
-    if (at != seq.stored_grid) store_state(s, stored, head.key_dim(), head.value_dim());
+    if (at != seq.stored_grid) store_state(s, own_part(), stored, head.key_dim(), head.value_dim());
     keep_shared(head);
 }
 

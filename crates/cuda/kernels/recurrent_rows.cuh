@@ -9,6 +9,14 @@
 #define RULES 2u
 #define NORMS 4u
 
+// What a prompt's rows count for each other, by row and value head.
+struct Walked {
+    float2* before;  // [REACH]: rows before the tile, from the grid on, for q and k
+    float* own_q;    // [TILE]: rows of the tile at this or earlier places, for q
+    float* own_k;    // [TILE]: for k of the row at each later place of the tile
+    float* whole;    // the decay from the grid
+};
+
 struct Recurrent {
     Step step;
     const float *qkv, *b, *a, *conv, *decay, *dt_bias;  // of the op before
@@ -21,7 +29,14 @@ struct Recurrent {
     float eps;
     u32 key_heads, value_heads, key_dim, value_dim, tiled, mode;
     ImageShape shape;
+    u32 walks, pad;  // whether prompts have launches of their own (recurrent_walk.cu)
+    Walked walked;
 };
+
+// Sequences that are nothing but a prompt's rows.
+__device__ __forceinline__ bool is_walked(const Recurrent& p, const Seq& seq) {
+    return p.walks && seq.n_sure == seq.n_rows && seq.n_sure >= PROMPT_ROWS;
+}
 
 // Keys that all rows of a tile may meet: the window's places, then the tile's own, then those of the 32 rows before it.
 #define OLDER_KEYS (WINDOW_ROWS + TILE)
@@ -53,10 +68,10 @@ struct Room {
 
 // A value head of one sequence, and the tile of its rows that is at hand. FULL: its vectors have DIM numbers, and rows of
 // all arrays begin at 16 bytes.
-template <bool FULL>
+template <bool FULL, typename SHARED = Room>
 struct Head {
     const Recurrent& p;
-    Room& room;
+    SHARED& room;
     Seq seq;
     u32 h, key_head;
     bool is_owner;  // of what the value heads of a key head share

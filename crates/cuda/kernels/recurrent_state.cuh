@@ -1,9 +1,9 @@
-// S of one value head in the registers of a block, laid out so that it is an operand of tensor cores for the products with
-// queries and keys and their result when it is folded. Numbers of 24 bits go in as two of 11 (tf32), and the product of
-// the two small parts is left out: what f32 sums would lose.
+// S of one value head in the registers or the shared memory of a block, laid out so that it is an operand of tensor cores for
+// the products with queries and keys and their result when it is folded. Numbers of 24 bits go in as two of 11 (tf32), and the
+// product of the two small parts is left out: what f32 sums would lose.
 //
-// Warp w has columns 16w .. 16w + 15. Lane (g, t) = (lane / 4, lane % 4) has of channels 8i + 2t and 8i + 2t + 1 columns
-// 16w + 2g and 16w + 2g + 1: s[4i] and s[4i + 1] of the first column, s[4i + 2] and s[4i + 3] of the second.
+// A warp has 16 columns from `column` and 8 N channels from `channel`. Lane (g, t) = (lane / 4, lane % 4) has of channels
+// 8i + 2t and 8i + 2t + 1 columns 2g and 2g + 1: x and y of number i of the first column, z and w of the second.
 #pragma once
 #include "step.cuh"
 
@@ -12,7 +12,6 @@
 // Vectors in shared memory, so that eight of them, or four rows of keys, meet different banks.
 #define STRIDE 136u
 #define TILE 16u
-#define STATE 64u
 #define WARPS 8u
 
 // e^x and 1 / x to 2e-7 for the sizes met here, in two instructions: a kernel of this length lives from short code.
@@ -42,67 +41,113 @@ __device__ __forceinline__ void mma_tf32(float (&d)[4], const u32 (&a)[4], u32 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The part of S that a warp has.
+struct Part {
+    u32 column, channel;
+};
+
+// A lane's numbers of it. In registers all loops over them are unrolled; in shared memory they are short, and code that is
+// run once or twice costs what fetching it costs.
+template <u32 COUNT>
+struct RegisterState {
+    static constexpr u32 N = COUNT, UNROLL = COUNT;
+    float4 s[COUNT];
+    __device__ __forceinline__ float4 get(u32 i) const { return s[i]; }
+    __device__ __forceinline__ void set(u32 i, float4 x) { s[i] = x; }
+};
+template <u32 COUNT>
+struct SharedState {
+    static constexpr u32 N = COUNT, UNROLL = 1;
+    float4* s;  // the lane's first; a warp's lie side by side
+    __device__ __forceinline__ float4 get(u32 i) const { return s[32 * i]; }
+    __device__ __forceinline__ void set(u32 i, float4 x) { s[32 * i] = x; }
+};
+
 // The state of a head in memory: [key_dim, value_dim].
-__device__ __forceinline__ void load_state(float (&s)[STATE], const float* from, u32 key_dim, u32 value_dim) {
-    const u32 lane = threadIdx.x & 31, column = (threadIdx.x >> 5) * 16 + lane / 4 * 2, t = lane % 4;
+template <typename State>
+__device__ __forceinline__ void load_state(State& state, Part part, const float* from, u32 key_dim, u32 value_dim) {
+    const u32 lane = threadIdx.x & 31, column = part.column + lane / 4 * 2, t = lane % 4;
 #pragma unroll
-    for (u32 n = 0; n < STATE / 2; n++) {
-        const u32 channel = n / 2 * 8 + 2 * t + n % 2;
-        float2 x = make_float2(0.0f, 0.0f);
-        if (channel < key_dim && column < value_dim) x = *(const float2*)(from + channel * value_dim + column);
-        s[n / 2 * 4 + n % 2] = x.x;
-        s[n / 2 * 4 + n % 2 + 2] = x.y;
+    for (u32 i = 0; i < State::N; i++) {
+        float2 x[2];
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            const u32 channel = part.channel + i * 8 + 2 * t + n;
+            x[n] = make_float2(0.0f, 0.0f);
+            if (channel < key_dim && column < value_dim) x[n] = *(const float2*)(from + channel * value_dim + column);
+        }
+        state.set(i, make_float4(x[0].x, x[1].x, x[0].y, x[1].y));
     }
 }
-__device__ __forceinline__ void store_state(const float (&s)[STATE], float* to, u32 key_dim, u32 value_dim) {
-    const u32 lane = threadIdx.x & 31, column = (threadIdx.x >> 5) * 16 + lane / 4 * 2, t = lane % 4;
+template <typename State>
+__device__ __forceinline__ void store_state(const State& state, Part part, float* to, u32 key_dim, u32 value_dim) {
+    const u32 lane = threadIdx.x & 31, column = part.column + lane / 4 * 2, t = lane % 4;
 #pragma unroll
-    for (u32 n = 0; n < STATE / 2; n++) {
-        const u32 channel = n / 2 * 8 + 2 * t + n % 2;
-        if (channel < key_dim && column < value_dim)
-            *(float2*)(to + channel * value_dim + column) = make_float2(s[n / 2 * 4 + n % 2], s[n / 2 * 4 + n % 2 + 2]);
+    for (u32 i = 0; i < State::N; i++) {
+        const float4 x = state.get(i);
+        const float2 pair[2] = {make_float2(x.x, x.z), make_float2(x.y, x.w)};
+#pragma unroll
+        for (u32 n = 0; n < 2; n++) {
+            const u32 channel = part.channel + i * 8 + 2 * t + n;
+            if (channel < key_dim && column < value_dim) *(float2*)(to + channel * value_dim + column) = pair[n];
+        }
     }
 }
 
-// sums[row] = (S^T q, S^T k) for the rows of the tile that `wanted` has a bit for. Four rows, query and key of each, are
-// the eight columns of B; no row meets another's numbers. Eight rows at a time: all 16 unrolled were slower to fetch than
-// to run.
-__device__ __forceinline__ void state_products(const float (&s)[STATE], const float (*vectors)[2][STRIDE],
-                                               float (*sums)[2][DIM], u32 wanted) {
-    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = (threadIdx.x >> 5) * 16 + 2 * g;
+// (S^T q, S^T k) over the warp's channels, for the rows of the tile that `wanted` has a bit for. Four rows, query and key of
+// each, are the eight columns of B; no row meets another's numbers. Sums of 32 channels, then of two such, then of two of
+// those: whoever shares out channels adds up what this adds up. `vector_at(row)`: the lane's vector of the four rows from
+// `row` on, a query where lane / 4 is even. `sum_at(row, is_key)`: where the sums of the warp's columns go. GROUPS of four
+// rows at a time: all 16 unrolled were slower to fetch than to run.
+template <u32 GROUPS, typename State, typename VectorAt, typename SumAt>
+__device__ __forceinline__ void state_products(const State& s, u32 channel, u32 wanted, VectorAt vector_at, SumAt sum_at) {
+    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
 #pragma unroll 1
-    for (u32 first = 0; wanted >> first; first += 8) {
-        if (!(wanted >> first & 255)) continue;
-        const bool has_second = wanted >> first & 0xf0;
-        float high[2][4], left[2][4], right[2][4];
+    for (u32 first = 0; wanted >> first; first += 4 * GROUPS) {
+        if (!(wanted >> first & ((1u << 4 * GROUPS) - 1))) continue;
+        const bool has_second = wanted >> first >> 4;
+        float sum[GROUPS][4], half[GROUPS][4];
+        const float* from[GROUPS];
 #pragma unroll
-        for (u32 n = 0; n < 2; n++)
+        for (u32 n = 0; n < GROUPS; n++) from[n] = vector_at(first + 4 * n) + channel + 2 * t;
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) high[n][i] = left[n][i] = right[n][i] = 0.0f;
-        const float* from = &vectors[first][0][0] + g * STRIDE + 2 * t;
+        for (u32 quarter = 0; quarter < State::N / 4; quarter++) {
+            float high[GROUPS][4], left[GROUPS][4], right[GROUPS][4];
 #pragma unroll
-        for (u32 i = 0; i < STATE / 4; i++) {
-            const Split s0 = split(s[4 * i]), s1 = split(s[4 * i + 1]), s2 = split(s[4 * i + 2]), s3 = split(s[4 * i + 3]);
-            const u32 whole[4] = {s0.high, s2.high, s1.high, s3.high}, rest[4] = {s0.low, s2.low, s1.low, s3.low};
+            for (u32 n = 0; n < GROUPS; n++)
 #pragma unroll
-            for (u32 n = 0; n < 2; n++) {
-                if (n == 1 && !has_second) continue;
-                const float2 x = *(const float2*)(from + n * 8 * STRIDE + 8 * i);
-                const Split x0 = split(x.x), x1 = split(x.y);
-                mma_tf32(high[n], whole, x0.high, x1.high);
-                mma_tf32(left[n], rest, x0.high, x1.high);
-                mma_tf32(right[n], whole, x0.low, x1.low);
+                for (u32 i = 0; i < 4; i++) high[n][i] = left[n][i] = right[n][i] = 0.0f;
+#pragma unroll(State::UNROLL < 4 ? State::UNROLL : 4)
+            for (u32 i = 4 * quarter; i < 4 * quarter + 4; i++) {
+                const float4 x = s.get(i);
+                const Split s0 = split(x.x), s1 = split(x.y), s2 = split(x.z), s3 = split(x.w);
+                const u32 whole[4] = {s0.high, s2.high, s1.high, s3.high}, rest[4] = {s0.low, s2.low, s1.low, s3.low};
+#pragma unroll
+                for (u32 n = 0; n < GROUPS; n++) {
+                    if (n > 0 && !has_second) continue;
+                    const float2 v = *(const float2*)(from[n] + 8 * i);
+                    const Split x0 = split(v.x), x1 = split(v.y);
+                    mma_tf32(high[n], whole, x0.high, x1.high);
+                    mma_tf32(left[n], rest, x0.high, x1.high);
+                    mma_tf32(right[n], whole, x0.low, x1.low);
+                }
             }
+#pragma unroll
+            for (u32 n = 0; n < GROUPS; n++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const float part = high[n][i] + (left[n][i] + right[n][i]);
+                    half[n][i] = quarter % 2 ? half[n][i] + part : part;
+                    if (quarter < 2) sum[n][i] = half[n][i];
+                    if (quarter == 3) sum[n][i] += half[n][i];
+                }
         }
 #pragma unroll
-        for (u32 n = 0; n < 2; n++) {
+        for (u32 n = 0; n < GROUPS; n++) {
             const u32 row = first + 4 * n + t;
             if (!(wanted >> row & 1)) continue;
-            float sum[4];
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) sum[i] = high[n][i] + (left[n][i] + right[n][i]);
-            *(float2*)&sums[row][0][column] = make_float2(sum[0], sum[2]);
-            *(float2*)&sums[row][1][column] = make_float2(sum[1], sum[3]);
+            *(float2*)(sum_at(row, 0) + 2 * g) = make_float2(sum[n][0], sum[n][2]);
+            *(float2*)(sum_at(row, 1) + 2 * g) = make_float2(sum[n][1], sum[n][3]);
         }
     }
 }
@@ -125,15 +170,22 @@ __device__ __forceinline__ void key_products(const float* low_key, const float* 
     for (u32 i = 0; i < 4; i++) products[i] = high[i] + (left[i] + right[i]);
 }
 
+__device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) {
+    sum.x = __fmaf_rn(factor, x.x, sum.x);
+    sum.y = __fmaf_rn(factor, x.y, sum.y);
+    sum.z = __fmaf_rn(factor, x.z, sum.z);
+    sum.w = __fmaf_rn(factor, x.w, sum.w);
+}
+
 // One of the 16 rows of a fold.
 struct Folded {
     const float *key, *delta;
 };
 
-// s = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T. `row_at` finds row j's key and delta, `g_at` its g.
-template <typename RowAt, typename GAt>
-__device__ __forceinline__ void fold(float (&s)[STATE], u32 key_dim, u32 value_dim, RowAt row_at, GAt g_at) {
-    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = (threadIdx.x >> 5) * 16 + 2 * g;
+// to = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T. `row_at` finds row j's key and delta, `g_at` its g.
+template <typename State, typename RowAt, typename GAt>
+__device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 key_dim, u32 value_dim, RowAt row_at, GAt g_at) {
+    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = part.column + 2 * g;
     float decay = g_at(lane % GRID);
 #pragma unroll
     for (u32 step = 1; step < GRID; step *= 2) {
@@ -158,12 +210,16 @@ __device__ __forceinline__ void fold(float (&s)[STATE], u32 key_dim, u32 value_d
             keys[half][i] = row.key;
         }
     // Keys are read one round ahead.
-    const auto key_at = [&](u32 i, u32 n) { return 8 * i + g < key_dim ? keys[n / 2][n % 2][8 * i + g] : 0.0f; };
+    const auto key_at = [&](u32 i, u32 n) {
+        const u32 channel = part.channel + 8 * i + g;
+        return channel < key_dim ? keys[n / 2][n % 2][channel] : 0.0f;
+    };
     float next[4] = {key_at(0, 0), key_at(0, 1), key_at(0, 2), key_at(0, 3)};
-#pragma unroll
-    for (u32 i = 0; i < STATE / 4; i++) {
+#pragma unroll(State::UNROLL)
+    for (u32 i = 0; i < State::N; i++) {
         const float now[4] = {next[0], next[1], next[2], next[3]};
-        if (i + 1 < STATE / 4)
+        const float4 x = s.get(i);
+        if (i + 1 < State::N)
 #pragma unroll
             for (u32 n = 0; n < 4; n++) next[n] = key_at(i + 1, n);
         float high[4] = {0.0f, 0.0f, 0.0f, 0.0f}, left[4] = {0.0f, 0.0f, 0.0f, 0.0f}, right[4] = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -176,7 +232,9 @@ __device__ __forceinline__ void fold(float (&s)[STATE], u32 key_dim, u32 value_d
             mma_tf32(left, rest, k0.high, k1.high);
             mma_tf32(right, whole, k0.low, k1.low);
         }
+        float sum[4];
 #pragma unroll
-        for (u32 n = 0; n < 4; n++) s[4 * i + n] = __fmaf_rn(all, s[4 * i + n], high[n] + (left[n] + right[n]));
+        for (u32 n = 0; n < 4; n++) sum[n] = high[n] + (left[n] + right[n]);
+        to.set(i, make_float4(__fmaf_rn(all, x.x, sum[0]), __fmaf_rn(all, x.y, sum[1]), __fmaf_rn(all, x.z, sum[2]), __fmaf_rn(all, x.w, sum[3])));
     }
 }

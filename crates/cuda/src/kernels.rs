@@ -28,6 +28,8 @@ const SOURCES: &[(&str, &str)] = sources![
     "linear_simple",
     "norm",
     "recurrent",
+    "recurrent_pair",
+    "recurrent_walk",
     "route",
     "top_tokens",
 ];
@@ -52,6 +54,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("linear_sums.cuh", include_str!("../kernels/linear_sums.cuh")),
     ("linear_wgmma.cuh", include_str!("../kernels/linear_wgmma.cuh")),
     ("quant.cuh", include_str!("../kernels/quant.cuh")),
+    ("recurrent_pair.cuh", include_str!("../kernels/recurrent_pair.cuh")),
     ("recurrent_rows.cuh", include_str!("../kernels/recurrent_rows.cuh")),
     ("recurrent_state.cuh", include_str!("../kernels/recurrent_state.cuh")),
     ("step.cuh", include_str!("../kernels/step.cuh")),

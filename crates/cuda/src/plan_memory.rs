@@ -19,6 +19,8 @@ pub(crate) struct PlanMemory {
     pub(crate) partials: usize,
     /// Of the largest recurrent op's keys, a copy for every value head.
     pub(crate) keys: usize,
+    /// Of what a prompt's rows count for each other in the largest recurrent op.
+    pub(crate) walked: usize,
     /// Bytes of the arena the plan needs.
     pub(crate) n_bytes: usize,
     /// Counters of its attention and recurrent ops, which take turns with them.
@@ -54,6 +56,8 @@ impl PlanMemory {
         let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
         let recurrent_bytes = plan.ops.iter().map(|op| recurrent::key_bytes(&plan, op));
         let keys = place(recurrent_bytes.max().unwrap_or(0));
+        let walked = plan.ops.iter().map(|op| recurrent::walked_bytes(&plan, op));
+        let walked = place(walked.max().unwrap_or(0));
         let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket));
         let n_counters = n_counters.chain(plan.ops.iter().map(|op| recurrent::n_counters(&plan, op)));
         let n_counters = n_counters.max().unwrap_or(0);
@@ -63,6 +67,7 @@ impl PlanMemory {
             images,
             partials,
             keys,
+            walked,
             n_bytes: total,
             n_counters,
             n_rows: 0,

@@ -7,7 +7,7 @@ use overdraft_plan::{
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
 use crate::linear::ImageShape;
-use crate::step_data::StepView;
+use crate::step_data::{PROMPT_ROWS, StepView};
 
 /// Of `recurrent.cu` and its headers.
 const DIM: usize = 128;
@@ -25,6 +25,53 @@ const ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
     + TILE * (2 * REACH + 2 * TILE + REACH)
     + 6 * TILE
     + 1;
+
+/// `PairRoom` of `recurrent_pair.cuh`, in words.
+const PLACES: usize = WINDOW_ROWS + 2 * TILE;
+const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
+    + TILE * STRIDE
+    + TILE * 2 * DIM
+    + 3 * 4 * DIM
+    + TILE * (4 * REACH + 2 * TILE)
+    + TILE / 2 * DIM
+    + DIM * DIM
+    + WINDOW_ROWS
+    + 8 * TILE
+    + 1;
+
+/// `RuleRoom` of `recurrent_walk.cu`, in words.
+const WALK_ROOM: usize = 4 * TILE * (STRIDE + DIM / 2 + 1)
+    + DIM * DIM / 2
+    + 2 * TILE * (STRIDE + 4 * 2 * DIM / 2 + 2 * REACH + 2 * TILE + 3);
+const RULE_THREADS: u32 = 768;
+const KEEPERS: usize = 8;
+/// From which bucket on prompts have launches of their own.
+const WALK_BUCKET: usize = 128;
+/// Buckets that are worth two blocks a head. All kernels give the same bits.
+const PAIR_BUCKETS: std::ops::RangeInclusive<usize> = 16..=64;
+
+fn has_walk(bucket: usize) -> bool {
+    bucket >= WALK_BUCKET
+}
+
+/// Bytes of what a prompt's rows count for each other.
+pub(crate) fn walked_bytes(plan: &Plan, op: &Op) -> usize {
+    if has_walk(plan.bucket) { 4 * WALKED_WORDS * plan.bucket * value_heads(plan, op) } else { 0 }
+}
+
+/// Of a row and value head.
+const WALKED_WORDS: usize = 2 * REACH + 2 * TILE + 1;
+
+/// For so many rows and value heads.
+fn walked_at(base: u64, n: usize) -> Walked {
+    let at = |words: usize| base + (4 * words * n) as u64;
+    Walked {
+        before: at(0),
+        own_q: at(2 * REACH),
+        own_k: at(2 * REACH + TILE),
+        whole: at(2 * REACH + 2 * TILE),
+    }
+}
 
 pub(crate) fn check(shape: &RecurrentState) -> Result<()> {
     for (what, n) in [("key", shape.key_dim), ("value", shape.value_dim)] {
@@ -52,6 +99,16 @@ fn value_heads(plan: &Plan, op: &Op) -> usize {
         Op::Recurrent(r) => plan.act(r.gates).width / 2,
         _ => 0,
     }
+}
+
+/// `Walked` of `recurrent_rows.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Walked {
+    before: u64,
+    own_q: u64,
+    own_k: u64,
+    whole: u64,
 }
 
 kernel_params!(RecurrentParams {
@@ -83,6 +140,9 @@ kernel_params!(RecurrentParams {
     tiled: u32,
     mode: u32,
     shape: ImageShape,
+    walks: u32,
+    pad: u32,
+    walked: Walked,
 });
 kernel_params!(
     /// `KeptLayer` of `keep.cuh`.
@@ -181,6 +241,14 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         Some(n) if shape.value_dim == 128 => cx.image_to_make(n.out),
         _ => Default::default(),
     };
+    let bucket = cx.capacity(prepared) as usize;
+    let is_full = (shape.key_dim, shape.value_dim) == (DIM, DIM) && shape.window_row_len().is_multiple_of(4);
+    let device = cx.gpu.device;
+    let walks = is_full
+        && has_walk(bucket)
+        && prepare.is_some()
+        && rule.is_some()
+        && 4 * WALK_ROOM <= device.max_shared_bytes;
     let params = RecurrentParams {
         step: cx.step,
         qkv: cx.act(qkv),
@@ -212,12 +280,34 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
             | if rule.is_some() { RULES } else { 0 }
             | if norm.is_some() { NORMS } else { 0 },
         shape: image_shape,
+        walks: u32::from(walks),
+        pad: 0,
+        walked: walked_at(cx.base + cx.memory.walked as u64, bucket * shape.value_heads),
     };
     // A sequence has at least one row, so there are no more of them than rows, nor than slots.
-    let n_seqs = (cx.capacity(prepared) as usize).min(cx.state.slots);
+    let n_seqs = bucket.min(cx.state.slots);
+    if walks {
+        let launch =
+            |entry, grid, threads, bytes| cx.launch(("recurrent_walk", entry), grid, threads, bytes, &params);
+        let n_parts = 2 * shape.key_heads + shape.value_heads;
+        // Of a prompt at most the first and the last block are short of rows.
+        let n_blocks = bucket / TILE + 2 * (bucket / PROMPT_ROWS);
+        launch("walk_prepare", [n_parts + 1, bucket.div_ceil(8), 1], THREADS, 0)?;
+        launch("walk_weigh", [shape.key_heads, n_blocks, 1], THREADS, 0)?;
+        launch("walk_rule", [2 * shape.value_heads, n_seqs, 1], RULE_THREADS, 4 * WALK_ROOM)?;
+        launch("walk_finish", [shape.value_heads.div_ceil(8) + KEEPERS, bucket, 1], THREADS, 0)?;
+    }
+    // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
+    let pairs = is_full
+        && rule.is_some()
+        && device.sm >= 90
+        && 4 * PAIR_ROOM <= device.max_shared_bytes
+        && n_seqs * shape.value_heads <= device.n_multiprocessors;
+    if pairs && PAIR_BUCKETS.contains(&bucket) {
+        let grid = [2 * shape.value_heads, n_seqs, 1];
+        return cx.launch(("recurrent_pair", "recurrent_pair"), grid, THREADS, 4 * PAIR_ROOM, &params);
+    }
     let grid = [shape.value_heads, n_seqs, 1];
-    let window_row = shape.window_row_len();
-    let is_full = (shape.key_dim, shape.value_dim) == (DIM, DIM) && window_row.is_multiple_of(4);
     let entry = if is_full { "recurrent_full" } else { "recurrent_small" };
     cx.launch(("recurrent", entry), grid, THREADS, 4 * ROOM, &params)
 }
