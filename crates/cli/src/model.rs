@@ -73,7 +73,7 @@ impl Model {
             draft_mode: machine.draft_mode,
             budget: machine.budget,
             // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
-            lookup: machine.draft_mode == Mode::Auto,
+            lookup: machine.draft_mode == Mode::Auto && machine.forced.is_none(),
             witness: machine.witness,
             max_seqs: machine.streams,
             cache_bytes: machine.cache_memory,
@@ -97,7 +97,9 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+        let mut engine = Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?;
+        engine.force_acceptance(machine.forced);
+        Ok(engine)
     }
 
     /// Where memory is short, streams share what there is and wait for each other, before the context gives way: two

@@ -29,6 +29,16 @@ pub(crate) fn load(set: &str) -> Result<Vec<String>> {
     parse(set, &input::read_file(path)?)
 }
 
+/// The length of prompts that `random:N` asks for.
+pub(crate) fn random(set: &str) -> Result<Option<usize>> {
+    let Some(length) = set.strip_prefix("random:") else { return Ok(None) };
+    let found = length.parse::<usize>().ok().filter(|n| (1..=1 << 20).contains(n));
+    found.map(Some).ok_or_else(|| {
+        Failure::input(format!("--prompts {set}: `{length}` is no number of tokens from 1 to 1048576"))
+            .hint("such as random:128")
+    })
+}
+
 fn parse(name: &str, text: &str) -> Result<Vec<String>> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.trim().is_empty());
     let found: Vec<String> = lines

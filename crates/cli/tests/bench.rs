@@ -88,6 +88,67 @@ fn a_persons_table_says_what_is_equal() {
     }
 }
 
+/// `bench round --json` with these flags, in which no time counts.
+fn round(flags: &[&str]) -> Value {
+    let args = [&["bench", "round", "--repeats", "1", "--json", "--quiet"], flags].concat();
+    overdraft(&args).ok().json()
+}
+
+#[test]
+fn a_forced_profile_says_so_and_writes_as_many_tokens_a_round() {
+    let object =
+        round(&["--modes", "auto,chain:7", "--accept-profile", "1,2.5,8", "--limit", "1", "-n", "71"]);
+    let modes = object["modes"].as_array().unwrap();
+    let forced: Vec<Option<f64>> = modes.iter().map(|m| m["forced_tokens_per_round"].as_f64()).collect();
+    let each = [Some(1.0), Some(2.5), Some(8.0)];
+    assert_eq!(forced, [&[None], &each[..], &each[..]].concat());
+    assert_eq!((&modes[0]["identical"], &modes[0]["texts"]), (&1.into(), &1.into()));
+    for mode in &modes[1..] {
+        assert!(mode["identical"].is_null(), "text that was forced is compared with nothing: {mode}");
+        assert_eq!(mode["generated_tokens"], 71, "{mode}");
+    }
+    // 70 tokens after the first: all of 1, then 2 and 3 by turns, then 8 rounds of 8 and what is left.
+    for (mode, rounds) in modes[4..].iter().zip([70, 28, 9]) {
+        assert_eq!(mode["rounds"], rounds, "{mode}");
+    }
+    let accepted = |mode: &Value| number(&mode["accepted"]);
+    assert_eq!(accepted(&modes[1]), 0.0, "{}", modes[1]);
+    assert!(accepted(&modes[3]) > 20.0, "auto learns from what was accepted: {}", modes[3]);
+    let table = overdraft(&[
+        "bench",
+        "round",
+        "--modes",
+        "chain:3",
+        "--accept-profile",
+        "3",
+        "--limit",
+        "1",
+        "-n",
+        "8",
+        "-q",
+    ]);
+    assert!(table.out.contains("| chain:3, forced 3 |") && table.out.contains("| forced "), "{}", table.out);
+    assert!(table.out.contains("not the model's"), "{}", table.out);
+}
+
+#[test]
+fn streams_write_at_once_what_each_writes_alone() {
+    let alone = round(&["--modes", "chain:3", "--limit", "4", "-n", "12"]);
+    let flags = ["--modes", "chain:3", "--limit", "5", "-n", "12", "--streams", "2"];
+    let together = round(&flags);
+    assert_eq!((&together["streams"], &together["n_prompts"]), (&2.into(), &4.into()));
+    for (mode, lone) in together["modes"].as_array().unwrap().iter().zip(alone["modes"].as_array().unwrap()) {
+        assert_eq!((&mode["identical"], &mode["texts"]), (&4.into(), &4.into()), "{mode}");
+        for same in ["generated_tokens", "rounds", "accepted"] {
+            assert_eq!(mode[same], lone[same], "{same}: {mode}");
+        }
+    }
+    let plain = &together["modes"][0];
+    assert_eq!((&plain["rounds"], &plain["steps"]), (&44.into(), &22.into()), "two texts share every step");
+    let random = round(&["--modes", "plain", "--limit", "2", "-n", "4", "--prompts", "random:70"]);
+    assert_eq!((&random["n_prompts"], &random["prompt_tokens"]), (&2.into(), &140.into()));
+}
+
 #[test]
 fn prompts_are_read_at_every_length_asked_for() {
     let object = overdraft(&["bench", "prefill", "--lengths", "5,70", "--repeats", "2", "--json", "--quiet"])
@@ -201,6 +262,7 @@ echo "[{\"n_prompt\": $p, \"n_gen\": $n, \"n_depth\": $d, \"n_threads\": $t, \"a
 fn wrong_input_is_refused_by_name() {
     let empty = TempFile::new("empty.jsonl", b"\n\n");
     let wrong = TempFile::new("wrong.jsonl", b"{\"promt\": \"x\"}\n");
+    let two = TempFile::new("two.jsonl", b"one\ntwo\n");
     for (args, message) in [
         (&["decode", "--repeats", "0"][..],                 "0 is not in 1..=1000"),
         (&["decode", "--limit", "0"],                       "--limit"),
@@ -215,6 +277,14 @@ fn wrong_input_is_refused_by_name() {
         (&["decode", "--plot", "no/such/folder/x.svg"],     "--plot no/such/folder/x.svg: No such file"),
         (&["decode", "--draft-mode", "off"],                "--draft-mode"),
         (&["decode", "-d", "x.gguf"],                       "x.gguf: No such file"),
+        (&["decode", "--streams", "65"],                    "65 is not in 1..=64"),
+        (&["decode", "--streams", "3", "--prompts", two.path()], "holds 2 prompts"),
+        (&["decode", "--prompts", "random:0"],              "`0` is no number of tokens"),
+        (&["round", "--accept-profile", "0.5"],             "a round writes 1 to 17 tokens"),
+        (&["round", "--accept-profile", "5", "--modes", "tree:3"], "a round of tree:3 writes 4 tokens at most"),
+        (&["round", "--accept-profile", "17"],              "a round of auto writes 16 tokens at most"),
+        (&["round", "--accept-profile", "2", "--modes", "lookup"], "mode lookup has no draft"),
+        (&["round", "--accept-profile", "2", "--stop-at-eos"], "--stop-at-eos"),
         (&["prefill", "--lengths", "0"],                    "0 is not in 1.."),
         (&["op", "matmul"],                                 "no op is called matmul"),
         (&["op", "linear", "--shape", "3x"],                "`` is not a number"),

@@ -3,15 +3,18 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
+use overdraft_plan::{
+    Act, Backend, BackendError, Choice, DeviceUse, Plan, PlanId, StateId, StateSpec, Step, Weights,
+};
 
-use crate::driver::{CudaError, Device, DeviceBuffer, Graph, PinnedBuffer, Queue, Result};
+use crate::driver::{CudaError, Device, DeviceBuffer, Event, Graph, PinnedBuffer, Queue, Result};
 use crate::linear::Gpu;
 use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
 use crate::plan_memory::PlanMemory;
 use crate::state::StateMemory;
 use crate::step_data::StepLayout;
+use crate::watch::{Span, Watch};
 use crate::weights::DeviceWeights;
 
 /// A plan, and what was made of it for one state and one place of the buffers.
@@ -20,6 +23,8 @@ struct Prepared {
     /// The state it last ran with; a graph and tables are made for one.
     state: Option<StateId>,
     graph: Option<Graph>,
+    /// The graph's events, where the device is watched.
+    span: Option<Arc<Span>>,
     tables: Option<commit::CommitTables>,
 }
 
@@ -53,6 +58,7 @@ pub struct Cuda {
     step: Sent,
     accepted: Sent,
     mirror: Mirror,
+    watch: Option<Watch>,
     last_run: Option<PlanId>,
     /// The device may still be reading what the host sent.
     is_busy: bool,
@@ -74,6 +80,7 @@ impl Cuda {
             step: Sent::new(&device, "step data", 64 * 1024)?,
             accepted: Sent::new(&device, "accepted rows", 4 * 1024)?,
             mirror: Mirror::default(),
+            watch: None,
             last_run: None,
             is_busy: false,
             failure: Cell::new(None),
@@ -88,7 +95,7 @@ impl Cuda {
     }
 
     fn forget_graphs(&mut self) -> Result<()> {
-        self.queue.wait()?;
+        self.drain()?;
         self.plans.iter_mut().for_each(Prepared::forget);
         Ok(())
     }
@@ -97,11 +104,29 @@ impl Cuda {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        if self.is_busy {
-            self.queue.wait()?;
-            self.is_busy = false;
+        if self.is_busy { self.drain() } else { Ok(()) }
+    }
+
+    /// Until everything launched so far is done.
+    fn drain(&mut self) -> Result<()> {
+        self.queue.wait()?;
+        self.is_busy = false;
+        self.watch.as_mut().map_or(Ok(()), |watch| watch.collect(&self.queue))
+    }
+
+    fn watch_device(&mut self) -> Result<Option<DeviceUse>> {
+        self.device.make_current()?;
+        if !Event::are_there() {
+            return Ok(None);
         }
-        Ok(())
+        self.drain()?;
+        if let Some(watch) = &mut self.watch {
+            return watch.take(&self.queue).map(Some);
+        }
+        // Graphs made so far have no events in them.
+        self.forget_graphs()?;
+        self.watch = Some(Watch::new(&self.device, &self.queue)?);
+        Ok(Some(DeviceUse::default()))
     }
 
     fn prepare_plan(&mut self, plan: Plan) -> Result<PlanId> {
@@ -127,7 +152,7 @@ impl Cuda {
             self.queue.clear(&self.counters, 0, 4 * memory.n_counters)?;
         }
         self.last_run = None;
-        self.plans.push(Prepared { memory, state: None, graph: None, tables: None });
+        self.plans.push(Prepared { memory, state: None, graph: None, span: None, tables: None });
         Ok(PlanId(self.plans.len() as u32 - 1))
     }
 
@@ -148,6 +173,10 @@ impl Cuda {
         let prepared = &mut self.plans[id.0 as usize];
         prepared.memory.n_rows = step.n_rows();
         prepared.memory.n_logits = step.logit_rows().len();
+        if self.watch.is_some() && prepared.span.is_none() {
+            prepared.span = Some(Span::new(&self.device)?);
+        }
+        let span = prepared.span.as_ref();
         self.last_run = Some(id);
         self.is_busy = true;
         self.queue.send(&self.step.host, &self.step.device, bytes)?;
@@ -164,19 +193,20 @@ impl Cuda {
         if prepared.state != Some(state_id) {
             // The first run loads kernels, which a capture may not, and a plan that runs once needs no graph.
             (prepared.graph, prepared.tables) = (None, None);
-            ops::launch_all(&cx)?;
+            Span::around(span, &self.queue, || ops::launch_all(&cx))?;
             prepared.state = Some(state_id);
         } else {
             if prepared.graph.is_none() {
-                let graph = self.queue.capture(|| ops::launch_all(&cx))?;
-                prepared.graph = Some(graph);
+                let launch = || Span::around(span, &self.queue, || ops::launch_all(&cx));
+                prepared.graph = Some(self.queue.capture(launch)?);
             }
             let graph = prepared.graph.as_ref().expect("made above");
             self.queue.replay(graph)?;
         }
-        self.queue.wait()?;
-        self.is_busy = false;
-        Ok(())
+        if let (Some(watch), Some(span)) = (&mut self.watch, span) {
+            watch.launched(span);
+        }
+        self.drain()
     }
 
     fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
@@ -213,7 +243,13 @@ impl Cuda {
         self.is_busy = true;
         self.queue.send(&self.accepted.host, &self.accepted.device, bytes)?;
         // What the step left is still on the device: sequences, rows and page tables are not sent again.
-        commit::commit(&cx, tables, self.accepted.device.ptr(), step.n_seqs().min(paths.len()), longest)
+        let (accepted, n_seqs) = (self.accepted.device.ptr(), step.n_seqs().min(paths.len()));
+        let span = self.watch.as_ref().map(|watch| watch.commit.clone());
+        Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, accepted, n_seqs, longest))?;
+        if let (Some(watch), Some(span)) = (&mut self.watch, &span) {
+            watch.launched(span);
+        }
+        Ok(())
     }
 
     /// Keeps the first failure for the next run to return.
@@ -232,6 +268,10 @@ impl Backend for Cuda {
 
     fn is_far(&self) -> bool {
         true
+    }
+
+    fn watch(&mut self) -> std::result::Result<Option<DeviceUse>, BackendError> {
+        Ok(self.watch_device()?)
     }
 
     fn load(&mut self, weights: Arc<Weights>) -> std::result::Result<(), BackendError> {

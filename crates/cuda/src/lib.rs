@@ -10,6 +10,7 @@ mod plan_memory;
 mod repack;
 mod state;
 mod step_data;
+mod watch;
 mod weights;
 
 pub use backend::Cuda;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Decoder, Draft};
-use overdraft_plan::{Backend, KvType, MAX_DRAFT_DEPTH, StateId, Step, grid_of};
+use overdraft_plan::{Backend, DeviceUse, KvType, MAX_DRAFT_DEPTH, StateId, Step, grid_of};
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
@@ -25,6 +25,7 @@ use crate::spec::budget::{Beside, Forecast};
 use crate::spec::calibration::Calibration;
 use crate::spec::cost::{CostModel, Padding};
 use crate::spec::drafter::{BlockDraft, Drafter, NoDraft};
+use crate::spec::forced::Forced;
 use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
@@ -198,6 +199,8 @@ pub struct Engine {
     policy: Policy,
     calibration: Calibration,
     padding: Padding,
+    /// Of the sequences to come; `None` outside of measurements.
+    forced: Option<Forced>,
 }
 
 impl Engine {
@@ -256,12 +259,24 @@ impl Engine {
             policy,
             calibration: Calibration::default(),
             padding,
+            forced: None,
         })
     }
 
     /// Time by another clock than the machine's.
     pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
         self.clock = clock;
+    }
+
+    /// Sequences admitted from now on accept what `forced` says instead of what the target chose. Only for measurements:
+    /// their texts are not the model's.
+    pub fn force_acceptance(&mut self, forced: Option<Forced>) {
+        self.forced = forced;
+    }
+
+    /// What became of the device's time since this was last asked; see [`Backend::watch`].
+    pub fn watch_device(&mut self) -> Result<Option<DeviceUse>> {
+        Ok(self.backend.watch()?)
     }
 
     pub fn describe(&self) -> String {
@@ -434,6 +449,7 @@ impl Engine {
                 .limited(options.speculative)
                 .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
+            forced: self.forced,
             injected: cached,
         });
         self.seqs.push(Sequence {

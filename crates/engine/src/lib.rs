@@ -33,3 +33,5 @@ pub use request::{Bounds, Finish, Request, SeqId};
 pub use sampling::Sampling;
 pub use stats::{Phases, Plain, Stats};
 pub use stop::TextStream;
+
+pub use overdraft_plan::DeviceUse;

@@ -27,6 +27,25 @@ impl Draw {
     }
 }
 
+/// Numbers one after another, the same ones for a seed: not for texts, for what measures and checks them.
+#[derive(Clone, Debug)]
+pub struct Numbers {
+    seed: u64,
+    given: u64,
+}
+
+impl Numbers {
+    pub fn new(seed: u64) -> Self {
+        Self { seed, given: 0 }
+    }
+
+    /// Below `n`, which is not 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        self.given += 1;
+        (mix(mix(self.seed) ^ self.given) % n as u64) as usize
+    }
+}
+
 /// Two rounds of multiply and xor-shift: every input bit reaches every output bit.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -12,6 +12,7 @@ use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::drafter::Drafter;
+use crate::spec::forced::Forced;
 use crate::spec::gate::{Gate, Passage};
 use crate::spec::policy::{Mode, Policy, Round as Decision};
 use crate::spec::tree::{Source, TokenTree};
@@ -29,6 +30,8 @@ pub(crate) struct Round {
     pub(crate) forecast: Forecast,
     pub(crate) tree: TokenTree,
     pub(crate) verdict: Verdict,
+    /// What is accepted, where that is not for the target to say.
+    pub(crate) forced: Option<Forced>,
     /// Positions in the draft's context; those up to the committed ones wait as taps.
     pub(crate) injected: usize,
 }
@@ -230,7 +233,10 @@ impl Engine {
         let best = plan.best.filter(|_| gate.is_none() && seq.request.sampling.takes_the_best());
         let best = best.map(|choice| self.backend.read_choices(plan.id, choice));
         let tree = &round.tree;
-        let walked = walk(tree, &mut round.verdict, |node, _| {
+        if let Some(forced) = &mut round.forced {
+            forced.begin(tree);
+        }
+        let walked = walk(tree, &mut round.verdict, |node, depth| {
             let row = first + node as usize;
             let logits = || &all()[row * vocab..][..vocab];
             let position = seq.tokens.len() as u32;
@@ -242,6 +248,7 @@ impl Engine {
                 .map(|(token, _)| token)
                 .or_else(|| self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position));
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
+            let token = round.forced.map_or(token, |forced| forced.token(tree, node, depth, token));
             // What ends the text need not be known to the constraint.
             let is_end = seq.request.stop_ids.contains(&token);
             let passage = gate.as_mut().filter(|_| !is_end).map_or(Passage::GoesOn, |gate| gate.join(token));

@@ -24,7 +24,7 @@ impl Phases {
         self.propose + self.verify + self.accept + self.commit
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.propose += other.propose;
         self.verify += other.verify;
         self.accept += other.accept;

@@ -1,6 +1,7 @@
 //! What a backend offers. Handles are plain indices, so the engine holds a `Box<dyn Backend>` and no type of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::plan::{Act, Choice, Plan};
 use crate::state::StateSpec;
@@ -28,6 +29,15 @@ pub enum BackendError {
     Device(String),
 }
 
+/// What became of a device's time, by its own clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Between the first and the last op of a run or a commit.
+    pub busy: Duration,
+    /// Between the last op of one and the first of the next.
+    pub idle: Duration,
+}
+
 /// Owns weights and state, and replays plans.
 pub trait Backend: Send {
     /// For the figures and for `inspect`: what runs the plan ("cpu, avx2, 8 threads").
@@ -41,6 +51,12 @@ pub trait Backend: Send {
     /// Whether [`Self::read`] is a copy from another memory, which a choice made on the other side saves.
     fn is_far(&self) -> bool {
         false
+    }
+
+    /// What became of the device's time since this was last asked; the first time, nothing yet, and from there on it is
+    /// watched, which costs it a little. `None`: the host computes itself.
+    fn watch(&mut self) -> Result<Option<DeviceUse>, BackendError> {
+        Ok(None)
     }
 
     /// Takes a model's weights. Called once; ids in plans are indices into them.

@@ -1,11 +1,13 @@
 //! Runs prompts in several modes by turns and keeps what each cost.
 
+use overdraft_engine::noise::Numbers;
 use overdraft_engine::{Engine, Request, Sampling, Stats};
 
 use super::args::{TimesArgs, WorkArgs};
 use super::mode::BenchMode;
 use super::spread::Spread;
-use crate::failure::Result;
+use super::together::{Cost, write_together};
+use crate::failure::{Failure, Result};
 use crate::generate::{Ended, generate};
 use crate::interrupt;
 use crate::model::Model;
@@ -25,16 +27,29 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn new(args: &WorkArgs, model: &Model) -> Result<Self> {
+    /// Prompts for `streams` texts at once: whole batches of them, one at the least.
+    pub(crate) fn new(args: &WorkArgs, streams: usize, model: &Model) -> Result<Self> {
         let sampling = Sampling { temperature: args.temperature, seed: 1, ..Sampling::default() };
         sampling.check(model.hyper.vocab)?;
         let chat = args.chat.then(|| ChatPrompt::new(model)).transpose()?;
-        let texts = prompt_set::load(&args.prompts)?;
         let tokens = |text: &String| match &chat {
             Some(chat) => chat.tokens(&[Message::user(text)]),
             None => Ok(raw_tokens(&model.tokenizer, text)),
         };
-        let prompts = texts.iter().take(args.limit as usize).map(tokens).collect::<Result<_>>()?;
+        let n = (args.limit as usize).max(streams);
+        let prompts = match prompt_set::random(&args.prompts)? {
+            Some(length) => random_prompts(n / streams * streams, length, model.hyper.vocab),
+            None => {
+                let texts = prompt_set::load(&args.prompts)?;
+                let n = n.min(texts.len()) / streams * streams;
+                if n == 0 {
+                    let (set, found) = (&args.prompts, texts.len());
+                    return Err(Failure::input(format!("--streams {streams}: {set} holds {found} prompts"))
+                        .hint("every stream has a prompt of its own: ask for fewer streams, or name another set"));
+                }
+                texts.iter().take(n).map(tokens).collect::<Result<_>>()?
+            }
+        };
         let stop_ids = if args.stop_at_eos { model.tokenizer.end_ids().to_vec() } else { Vec::new() };
         Ok(Self { prompts, max_tokens: args.max_tokens as usize, sampling, stop_ids })
     }
@@ -55,79 +70,114 @@ impl Work {
     }
 }
 
-/// A mode and what it did. `samples[repeat * prompts + prompt]`.
+/// For models whose tokenizer knows no words, as where weights are random: the same ones every time.
+fn random_prompts(n: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
+    let mut numbers = Numbers::new(1);
+    (0..n).map(|_| (0..length).map(|_| numbers.below(vocab) as u32).collect()).collect()
+}
+
+/// A mode and what it did. `samples[repeat * batches + batch]`.
 pub(crate) struct ModeRun {
     pub(crate) mode: BenchMode,
+    /// Tokens a round that were forced upon it; its text is not the model's.
+    pub(crate) forced: Option<f64>,
     pub(crate) engine: Engine,
-    pub(crate) samples: Vec<Stats>,
+    pub(crate) samples: Vec<Cost>,
     /// Texts equal to plain decoding's, of all samples.
     pub(crate) identical: usize,
 }
 
 impl ModeRun {
     pub(crate) fn new(mode: BenchMode, engine: Engine) -> Self {
-        Self { mode, engine, samples: Vec::new(), identical: 0 }
+        Self { mode, forced: None, engine, samples: Vec::new(), identical: 0 }
+    }
+
+    /// As tables call it.
+    pub(crate) fn name(&self) -> String {
+        let forced = self.forced.map_or_else(String::new, |tokens| format!(", forced {tokens}"));
+        format!("{}{forced}", self.mode)
     }
 
     /// All samples together.
-    pub(crate) fn total(&self) -> Stats {
-        let mut total = Stats::default();
+    pub(crate) fn total(&self) -> Cost {
+        let mut total = Cost::default();
         self.samples.iter().for_each(|s| total.add(s));
         total
     }
 
-    /// Tokens a second over the whole set, the first token of each text not counted, as it comes with the prompt.
+    /// Tokens a second over the whole set.
     pub(crate) fn rate(&self) -> f64 {
-        let total = self.total();
-        let written = total.generated_tokens.saturating_sub(self.samples.len());
-        let seconds = total.generation_time.as_secs_f64();
-        if seconds > 0.0 { written as f64 / seconds } else { 0.0 }
+        self.total().rate()
     }
 
     pub(crate) fn rates(&self) -> Spread {
-        Spread::of(self.samples.iter().map(Stats::generation_rate))
+        Spread::of(self.samples.iter().map(Cost::rate))
     }
 
     /// Sample by sample over another mode's.
     pub(crate) fn over(&self, plain: &Self) -> Spread {
-        let pairs = self.samples.iter().zip(&plain.samples);
-        Spread::of(pairs.map(|(mine, theirs)| mine.generation_rate() / theirs.generation_rate()))
+        Spread::of(self.samples.iter().zip(&plain.samples).map(|(mine, theirs)| mine.rate() / theirs.rate()))
     }
 
-    /// Rows of a round: the root and what was guessed.
+    /// Rows of a text's round: the root and what was guessed.
     pub(crate) fn rows_per_round(&self) -> f64 {
-        let total = self.total();
+        let total = self.total().stats;
         if total.rounds == 0 { 0.0 } else { 1.0 + total.drafted as f64 / total.rounds as f64 }
+    }
+
+    /// How many of its texts are plain decoding's, of how many; none of what was forced can be.
+    pub(crate) fn equal_texts(&self) -> Option<(usize, usize)> {
+        self.forced.is_none().then(|| (self.identical, self.total().texts))
+    }
+
+    /// The same as tables say it.
+    pub(crate) fn text_as_plain(&self) -> String {
+        self.equal_texts().map_or_else(|| "forced".into(), |(same, of)| format!("{same} of {of}"))
     }
 }
 
-/// Every prompt in every mode, the modes taking turns and each prompt beginning with another one. `runs[0]` is plain.
-pub(crate) fn alternate(runs: &mut [ModeRun], work: &Work, times: TimesArgs, screen: &Screen) -> Result<()> {
-    let silent = Screen::new(true);
-    let n = work.prompts.len();
-    for i in 0..times.warmup as usize {
+/// How prompts are run.
+#[derive(Clone, Copy)]
+pub(crate) struct Way {
+    pub(crate) times: TimesArgs,
+    /// Texts at once.
+    pub(crate) streams: usize,
+    /// Ask what the device does.
+    pub(crate) watched: bool,
+}
+
+/// Every prompt in every mode, the modes taking turns and each batch of prompts beginning with another one. `runs[0]` is
+/// plain.
+pub(crate) fn alternate(runs: &mut [ModeRun], work: &Work, way: Way, screen: &Screen) -> Result<()> {
+    let n = work.prompts.len() / way.streams;
+    let write = |run: &mut ModeRun, batch: usize| {
+        let prompts = batch * way.streams..(batch + 1) * way.streams;
+        write_together(&mut run.engine, prompts.map(|p| work.request(p)), way.watched)
+    };
+    for i in 0..way.times.warmup as usize {
         for run in runs.iter_mut() {
-            write(&mut run.engine, work.request(i % n), &silent)?;
+            write(run, i % n)?;
         }
     }
     let mut progress = Progress::new("measuring", screen);
-    let mut plain: Vec<Vec<u32>> = Vec::new();
-    let total = times.repeats as usize * n;
+    let mut plain: Vec<Vec<Vec<u32>>> = Vec::new();
+    let total = way.times.repeats as usize * n;
     for turn in 0..total {
         progress.at(turn, total);
-        let prompt = turn % n;
-        let mut texts: Vec<(usize, Vec<u32>)> = Vec::with_capacity(runs.len());
+        let batch = turn % n;
+        let mut written: Vec<(usize, Vec<Vec<u32>>)> = Vec::with_capacity(runs.len());
         for m in 0..runs.len() {
             let m = (m + turn) % runs.len();
-            let (tokens, stats) = write(&mut runs[m].engine, work.request(prompt), &silent)?;
-            runs[m].samples.push(stats);
-            texts.push((m, tokens));
+            let (texts, cost) = write(&mut runs[m], batch)?;
+            runs[m].samples.push(cost);
+            written.push((m, texts));
         }
         if turn < n {
-            plain.extend(texts.iter().find(|t| t.0 == 0).map(|t| t.1.clone()));
+            plain.extend(written.iter().find(|w| w.0 == 0).map(|w| w.1.clone()));
         }
-        for (m, tokens) in texts {
-            runs[m].identical += usize::from(plain.get(prompt) == Some(&tokens));
+        for (m, texts) in written {
+            let same = texts.iter().zip(&plain[batch]).filter(|(mine, plain)| mine == plain);
+            runs[m].identical += same.count();
         }
     }
     Ok(())

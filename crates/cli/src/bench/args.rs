@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::mode::BenchMode;
+use super::profile;
 use crate::args::{ComputeArgs, KvArg, PairArgs};
 
 #[derive(Debug, Subcommand)]
@@ -40,6 +41,15 @@ pub(crate) struct DecodeArgs {
     /// draft's block
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=64), allow_negative_numbers = true)]
     pub(crate) rows: Vec<u32>,
+    /// Texts written at once, 1 to 64, each after a prompt of its own; whoever is done with its prompt waits for the
+    /// others. Prompts that fill no batch are left out
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    pub(crate) streams: u32,
+    /// Accept guesses until a round writes so many tokens, 1 to 17, whatever the target would have chosen: each mode that
+    /// drafts runs with each of these, such as 1,3,5,8 or 2.5. For models with random weights, of which no guess comes
+    /// true: the time is real, the text is not
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = profile::parse, allow_negative_numbers = true, conflicts_with = "stop_at_eos")]
+    pub(crate) accept_profile: Vec<f64>,
     #[command(flatten)]
     pub(crate) work: WorkArgs,
     #[command(flatten)]
@@ -53,7 +63,8 @@ pub(crate) struct DecodeArgs {
 /// What is written.
 #[derive(Debug, Args)]
 pub(crate) struct WorkArgs {
-    /// humaneval, gsm8k, or a file: on each line a JSON object with `prompt`, `question` or `text`, or plain text
+    /// humaneval, gsm8k, random:N for N random tokens, or a file: on each line a JSON object with `prompt`, `question` or
+    /// `text`, or plain text
     #[arg(long, value_name = "SET-OR-FILE", default_value = "humaneval")]
     pub(crate) prompts: String,
     /// The first so many prompts of it

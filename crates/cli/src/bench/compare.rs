@@ -55,7 +55,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     check_files(&args.output, None)?;
     let screen = Screen::new(args.output.quiet);
     let pair = Pair::open(&args.pair, &screen)?;
-    let work = Work::new(&args.work, &pair.model)?;
+    let work = Work::new(&args.work, 1, &pair.model)?;
     let (written, read) = (work.max_tokens, args.prompt_tokens as usize);
     let machine = pair.machine(&args.pair, work.context().max(read + 1).max(written + 2))?;
     let file = PeerFile::of(args)?;
@@ -167,7 +167,7 @@ fn write_all(plain: &mut ModeRun, other: &mut ModeRun, work: &Work) -> Result<(f
     for prompt in 0..work.prompts.len() {
         let (wanted, _) = write(&mut plain.engine, work.request(prompt), &silent)?;
         let (tokens, stats) = write(&mut other.engine, work.request(prompt), &silent)?;
-        other.samples.push(stats);
+        other.samples.push(stats.into());
         same += usize::from(tokens == wanted);
     }
     Ok((other.rate(), same))

@@ -2,15 +2,15 @@
 
 use std::process::ExitCode;
 
-use overdraft_engine::Stats;
+use overdraft_engine::{Phases, Stats};
 use overdraft_models::Checkpoint;
 use serde_json::{Value, json};
 
-use super::alternate::{ModeRun, Work, alternate};
+use super::alternate::{ModeRun, Way, Work, alternate};
 use super::args::DecodeArgs;
-use super::spread::figures;
+use super::spread::{Spread, figures};
 use super::table::Table;
-use super::{about, check_files, draw, mode, plot, report};
+use super::{about, check_files, draw, mode, plot, profile, report, round};
 use crate::args::PairArgs;
 use crate::config::Machine;
 use crate::draft;
@@ -18,22 +18,34 @@ use crate::failure::Result;
 use crate::model::Model;
 use crate::screen::Screen;
 
-/// A table of the runs for people.
-type Show = fn(&[ModeRun]) -> String;
+/// What a table of the runs is to show.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Report {
+    Decode,
+    /// Where the time of a round goes.
+    Round,
+}
 
-/// Measures, and shows the result by `show`; the JSON object and the picture hold everything either way.
-pub(crate) fn decode(args: &DecodeArgs, show: Show) -> Result<ExitCode> {
+/// Measures, and shows the result as `report` says; the JSON object and the picture hold everything either way.
+pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
     check_files(&args.output, Some(&args.picture))?;
     let screen = Screen::new(args.output.quiet);
     let pair = Pair::open(&args.pair, &screen)?;
-    let work = Work::new(&args.work, &pair.model)?;
-    let machine = pair.machine(&args.pair, work.context())?;
+    let streams = args.streams as usize;
+    let work = Work::new(&args.work, streams, &pair.model)?;
+    let machine = Machine { streams, ..pair.machine(&args.pair, work.context())? };
     let modes = mode::line_up(&args.modes, &args.rows, pair.draft.is_some());
-    let start = |mode: &mode::BenchMode| {
-        mode.start(&pair.model, pair.draft.as_ref(), &machine, &screen).map(|e| ModeRun::new(*mode, e))
-    };
-    let mut runs = modes.iter().map(start).collect::<Result<Vec<ModeRun>>>()?;
-    alternate(&mut runs, &work, args.work.times, &screen)?;
+    let mut runs = Vec::new();
+    for mode in modes {
+        for forced in profile::of_mode(mode, &args.accept_profile)? {
+            let machine = Machine { forced, ..machine.clone() };
+            let engine = mode.start(&pair.model, pair.draft.as_ref(), &machine, &screen)?;
+            let forced = profile::check(mode, forced, &engine)?;
+            runs.push(ModeRun { forced, ..ModeRun::new(mode, engine) });
+        }
+    }
+    let way = Way { times: args.work.times, streams, watched: shown == Report::Round };
+    alternate(&mut runs, &work, way, &screen)?;
     let json = json!({
         "bench": "decode",
         "about": about::as_json(),
@@ -44,6 +56,7 @@ pub(crate) fn decode(args: &DecodeArgs, show: Show) -> Result<ExitCode> {
         "n_prompts": work.prompts.len(),
         "prompt_tokens": work.prompts.iter().map(Vec::len).sum::<usize>(),
         "max_tokens": work.max_tokens,
+        "streams": streams,
         "temperature": args.work.temperature,
         "chat": args.work.chat,
         "stop_at_eos": args.work.stop_at_eos,
@@ -53,8 +66,9 @@ pub(crate) fn decode(args: &DecodeArgs, show: Show) -> Result<ExitCode> {
     });
     let chosen =
         if args.work.temperature > 0.0 { format!("T = {}", args.work.temperature) } else { "greedy".into() };
+    let at_once = if streams > 1 { format!(", {streams} at once") } else { String::new() };
     let headline = format!(
-        "{}, {}: {} prompts of {}, {} tokens each, {chosen}, repeats: {}\n\n",
+        "{}, {}: {} prompts of {}{at_once}, {} tokens each, {chosen}, repeats: {}\n\n",
         pair.model.checkpoint.name(),
         runs[0].engine.describe(),
         work.prompts.len(),
@@ -63,7 +77,12 @@ pub(crate) fn decode(args: &DecodeArgs, show: Show) -> Result<ExitCode> {
         args.work.times.repeats,
     );
     draw(&args.picture, || plot::of_runs(&headline, &runs))?;
-    report(&args.output, &format!("{headline}{}", show(&runs)), &json)?;
+    let table = match shown {
+        Report::Decode => show(&runs),
+        Report::Round => round::show(&runs),
+    };
+    let note = if runs.iter().any(|r| r.forced.is_some()) { profile::NOTE } else { "" };
+    report(&args.output, &format!("{headline}{table}{note}"), &json)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,16 +125,16 @@ pub(crate) fn show(runs: &[ModeRun]) -> String {
     for run in runs {
         let total = run.total();
         let depths: Vec<String> =
-            acceptance(&total).iter().map(|s| format!("{:.0}%", 100.0 * s)).take(8).collect();
+            acceptance(&total.stats).iter().map(|s| format!("{:.0}%", 100.0 * s)).take(8).collect();
         table.row(vec![
-            run.mode.to_string(),
+            run.name(),
             figures(run.rows_per_round()),
-            figures(total.tokens_per_round()),
+            figures(total.stats.tokens_per_round()),
             run.rates().to_string(),
             run.over(plain).to_string(),
             figures(run.rate()),
             figures(run.rate() / plain.rate()),
-            format!("{} of {}", run.identical, run.samples.len()),
+            run.text_as_plain(),
             depths.join(" "),
         ]);
     }
@@ -130,28 +149,33 @@ pub(crate) fn acceptance(stats: &Stats) -> Vec<f64> {
 
 fn mode_json(run: &ModeRun, plain: &ModeRun) -> Value {
     let total = run.total();
-    let phases = total.phases;
+    let (stats, phases) = (total.stats, total.phases);
     json!({
         "mode": run.mode.to_string(),
+        // Such text is not the model's, and is compared with nothing.
+        "forced_tokens_per_round": run.forced,
         "tokens_per_second": run.rate(),
         "tokens_per_second_spread": run.rates().as_json(),
         "over_plain": run.rate() / plain.rate(),
         "over_plain_spread": run.over(plain).as_json(),
-        "identical": run.identical,
-        "texts": run.samples.len(),
-        "rounds": total.rounds,
-        "drafted": total.drafted,
-        "accepted": total.accepted,
+        "identical": run.equal_texts().map(|(same, _)| same),
+        "texts": total.texts,
+        "rounds": stats.rounds,
+        "steps": total.steps,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
         "rows_per_round": run.rows_per_round(),
-        "tokens_per_round": total.tokens_per_round(),
-        "acceptance_by_depth": acceptance(&total),
+        "tokens_per_round": stats.tokens_per_round(),
+        "acceptance_by_depth": acceptance(&stats),
         "phase_seconds": {
             "propose": phases.propose.as_secs_f64(),
             "verify": phases.verify.as_secs_f64(),
             "accept": phases.accept.as_secs_f64(),
             "commit": phases.commit.as_secs_f64(),
         },
-        "generation_seconds": total.generation_time.as_secs_f64(),
-        "generated_tokens": total.generated_tokens,
+        "round_microseconds_spread": Spread::of(run.samples.iter().map(|s| s.micros(Phases::total))).as_json(),
+        "device_idle_share": total.idle_share(),
+        "generation_seconds": total.seconds(),
+        "generated_tokens": stats.generated_tokens,
     })
 }

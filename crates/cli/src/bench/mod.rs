@@ -11,10 +11,12 @@ mod op;
 mod peer;
 mod plot;
 mod prefill;
+mod profile;
 mod round;
 mod serve;
 mod spread;
 mod table;
+mod together;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -31,8 +33,8 @@ use crate::output::Output;
 pub(crate) fn bench(command: &BenchCommand) -> Result<ExitCode> {
     interrupt::listen();
     match command {
-        BenchCommand::Decode(args) => decode::decode(args, decode::show),
-        BenchCommand::Round(args) => decode::decode(args, round::show),
+        BenchCommand::Decode(args) => decode::decode(args, decode::Report::Decode),
+        BenchCommand::Round(args) => decode::decode(args, decode::Report::Round),
         BenchCommand::Prefill(args) => prefill::prefill(args),
         BenchCommand::Op(args) => op::op(args),
         BenchCommand::Machine(args) => machine::machine(args),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use overdraft_engine::{Phases, Stats};
+use overdraft_engine::Phases;
 
 use super::alternate::ModeRun;
 use super::spread::{Spread, figures};
@@ -18,33 +18,41 @@ pub(crate) const PHASES: [Phase; 4] = [
     ("commit", |p| p.commit),
 ];
 
+/// What is said of the device where there is one.
+const IDLE: &str = "\nDevice idle: by its own clock, from the end of one run or commit to the beginning of the next, launching \
+                    included; steps that wrote, and what came between them.\n";
+
 pub(crate) fn show(runs: &[ModeRun]) -> String {
+    let is_watched = runs.iter().any(|r| r.total().idle_share().is_some());
     let mut header = vec!["mode", "rows/round", "tokens/round", "us a round, median (quartiles)"];
     let names: Vec<String> = PHASES.iter().map(|(name, _)| format!("{name}, us")).collect();
     header.extend(names.iter().map(String::as_str));
-    header.extend(["us a token", "text as plain"]);
+    header.extend(is_watched.then_some("device idle"));
+    header.extend(["us a token", "tok/s", "over plain", "text as plain"]);
     let mut table = Table::new(&header);
     for run in runs {
         let total = run.total();
+        let micros = |phase: fn(&Phases) -> Duration| Spread::of(run.samples.iter().map(|s| s.micros(phase)));
         let mut cells = vec![
-            run.mode.to_string(),
+            run.name(),
             figures(run.rows_per_round()),
-            figures(total.tokens_per_round()),
-            per_round(run, Phases::total).to_string(),
+            figures(total.stats.tokens_per_round()),
+            micros(Phases::total).to_string(),
         ];
         for (_, phase) in PHASES {
-            let share = phase(&total.phases).as_secs_f64() / total.phases.total().as_secs_f64().max(1e-12);
-            cells.push(format!("{} {:.1}%", figures(per_round(run, phase).median), 100.0 * share));
+            let share = phase(&total.phases).as_secs_f64() / total.seconds().max(1e-12);
+            cells.push(format!("{} {:.1}%", figures(micros(phase).median), 100.0 * share));
+        }
+        if is_watched {
+            cells.push(
+                total.idle_share().map_or_else(|| "-".into(), |share| format!("{:.1}%", 100.0 * share)),
+            );
         }
         cells.push(figures(1e6 / run.rate()));
-        cells.push(format!("{} of {}", run.identical, run.samples.len()));
+        cells.push(figures(run.rate()));
+        cells.push(figures(run.rate() / runs[0].rate()));
+        cells.push(run.text_as_plain());
         table.row(cells);
     }
-    table.to_string()
-}
-
-/// Microseconds of a phase a round, over the samples.
-fn per_round(run: &ModeRun, phase: impl Fn(&Phases) -> Duration) -> Spread {
-    let micros = |s: &Stats| 1e6 * phase(&s.phases).as_secs_f64() / s.rounds as f64;
-    Spread::of(run.samples.iter().map(micros))
+    format!("{table}{}", if is_watched { IDLE } else { "" })
 }

@@ -5,6 +5,7 @@ pub(crate) mod archive;
 pub(crate) mod compile;
 mod disk_cache;
 mod error;
+mod event;
 mod memory;
 mod modules;
 mod queue;
@@ -16,6 +17,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 pub use error::CudaError;
 pub(crate) use error::{Result, check};
+pub(crate) use event::Event;
 pub(crate) use memory::{DeviceBuffer, PinnedBuffer};
 pub(crate) use modules::Kernel;
 pub(crate) use queue::{Graph, KernelParams, Queue};

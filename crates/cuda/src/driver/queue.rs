@@ -1,11 +1,12 @@
 //! A stream: copies, launches, and graphs recorded from it.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUlaunchAttributeID_enum as AttributeId};
 
-use super::{Device, DeviceBuffer, Kernel, PinnedBuffer, Result, check};
+use super::{Device, DeviceBuffer, Event, Kernel, PinnedBuffer, Result, check};
 
 /// The one by-value argument of a kernel: a `repr(C)` struct laid out as the kernel's own.
 ///
@@ -19,6 +20,7 @@ pub(crate) struct Queue {
     stream: sys::CUstream,
     /// Programmatic dependent launch: the next kernel's blocks start while this one's last still run.
     overlaps: bool,
+    is_capturing: Cell<bool>,
 }
 
 // SAFETY: a stream may be used from any thread with the context current, one at a time, which `&mut`-less `Queue` in an
@@ -31,7 +33,7 @@ impl Queue {
         let mut stream = std::ptr::null_mut();
         // SAFETY: a context is current; `stream` receives the handle. Non-blocking: nothing waits for the default stream.
         check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, 1) })?;
-        Ok(Self { device: device.clone(), stream, overlaps: device.sm >= 90 })
+        Ok(Self { device: device.clone(), stream, overlaps: device.sm >= 90, is_capturing: Cell::new(false) })
     }
 
     pub(crate) fn launch<P: KernelParams>(
@@ -135,6 +137,14 @@ impl Queue {
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 
+    /// The event is reached once everything asked for so far is done; in a graph, each time it is replayed.
+    pub(crate) fn mark(&self, event: &Event) -> Result<()> {
+        // External: a node of the graph, where there is one, in place of a dependency.
+        let flags = u32::from(self.is_capturing.get());
+        // SAFETY: both handles are live; a graph's owner keeps its events as long as the graph.
+        check("cuEventRecord", unsafe { sys::cuEventRecordWithFlags(event.handle(), self.stream, flags) })
+    }
+
     /// What `record` launches becomes a graph instead of running.
     pub(crate) fn capture(&self, record: impl FnOnce() -> Result<()>) -> Result<Graph> {
         // SAFETY: not capturing already: capture takes a closure that cannot reach a `&mut` owner of this queue.
@@ -144,7 +154,9 @@ impl Queue {
                 sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
             )
         })?;
+        self.is_capturing.set(true);
         let recorded = record();
+        self.is_capturing.set(false);
         let mut graph = std::ptr::null_mut();
         // SAFETY: a capture was begun above.
         let ended = check("cuStreamEndCapture", unsafe { sys::cuStreamEndCapture(self.stream, &mut graph) });

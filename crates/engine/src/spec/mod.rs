@@ -12,6 +12,7 @@ pub mod calibration;
 pub mod cost;
 pub mod ddtree;
 pub mod drafter;
+pub mod forced;
 pub mod gate;
 pub mod learned;
 pub mod ngram;

@@ -30,8 +30,8 @@ pub(crate) fn of_runs(headline: &str, runs: &[ModeRun]) -> String {
     let depths: Vec<Line> = runs
         .iter()
         .map(|run| Line {
-            name: run.mode.to_string(),
-            points: acceptance(&run.total())
+            name: run.name(),
+            points: acceptance(&run.total().stats)
                 .iter()
                 .zip(1..)
                 .map(|(a, d)| (f64::from(d), 100.0 * a))
@@ -52,10 +52,9 @@ pub(crate) fn of_runs(headline: &str, runs: &[ModeRun]) -> String {
         .iter()
         .map(|run| {
             let total = run.total();
-            let ms = |time: std::time::Duration| 1e3 * time.as_secs_f64() / total.rounds.max(1) as f64;
             Bar {
-                name: run.mode.to_string(),
-                parts: PHASES.iter().map(|(_, phase)| ms(phase(&total.phases))).collect(),
+                name: run.name(),
+                parts: PHASES.iter().map(|(_, phase)| total.micros(phase) / 1e3).collect(),
             }
         })
         .collect();
@@ -73,6 +72,7 @@ fn speed(runs: &[ModeRun]) -> Vec<Line> {
             BenchMode::Drafting(Mode::Tree, Some(_)) => "tree".to_string(),
             other => other.to_string(),
         };
+        let name = run.forced.map_or(name.clone(), |tokens| format!("{name}, forced {tokens}"));
         let point = (run.rows_per_round(), run.rate());
         match series.iter_mut().find(|s| s.name == name) {
             Some(line) => line.points.push(point),

@@ -1,0 +1,47 @@
+//! `--accept-profile`: rounds in which so many tokens are accepted whatever the target would have chosen.
+
+use overdraft_engine::Engine;
+use overdraft_engine::spec::forced::Forced;
+
+use super::mode::BenchMode;
+use crate::failure::{Failure, Result};
+
+/// What stands below a table with such rounds in it.
+pub(crate) const NOTE: &str = "\nForced: draft, verify and commit ran, and as many guesses were accepted as --accept-profile says, \
+                               whatever the target would have chosen. Such text is not the model's; the time is.\n";
+
+/// A number of tokens a round, as written.
+pub(crate) fn parse(text: &str) -> std::result::Result<f64, String> {
+    let tokens = text.parse::<f64>().ok().filter(|tokens| Forced::new(*tokens).is_some());
+    tokens.ok_or_else(|| {
+        format!("a round writes 1 to {} tokens; a fraction such as 2.5 is met on average", Forced::MOST)
+    })
+}
+
+/// The patterns a mode runs with: each asked for where it drafts, none where it does not.
+pub(crate) fn of_mode(mode: BenchMode, asked: &[f64]) -> Result<Vec<Option<Forced>>> {
+    match mode {
+        _ if asked.is_empty() => Ok(vec![None]),
+        BenchMode::Plain | BenchMode::Ready => Ok(vec![None]),
+        BenchMode::Drafting(..) => Ok(asked.iter().map(|tokens| Forced::new(*tokens)).collect()),
+        BenchMode::Lookup => {
+            Err(Failure::input("--accept-profile: mode lookup has no draft whose guesses could be accepted")
+                .hint("use the modes auto, chain:N and tree:N"))
+        }
+    }
+}
+
+/// Tokens a round, if the mode's trees can hold them.
+pub(crate) fn check(mode: BenchMode, forced: Option<Forced>, engine: &Engine) -> Result<Option<f64>> {
+    let Some(tokens) = forced.map(|f| f.tokens_a_round()) else { return Ok(None) };
+    let block = engine.draft().map_or(0, |d| d.settings.n_drafts());
+    let depth = engine.config().budget.map_or(block, |budget| budget.min(block));
+    if tokens.ceil() as usize > depth + 1 {
+        return Err(Failure::input(format!(
+            "--accept-profile {tokens}: a round of {mode} writes {} tokens at most, its {depth} guesses and the target's own",
+            depth + 1
+        ))
+        .hint(format!("the draft guesses {block} tokens ahead; ask for fewer tokens, or for a mode with more guesses")));
+    }
+    Ok(Some(tokens))
+}

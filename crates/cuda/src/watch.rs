@@ -1,0 +1,95 @@
+//! How much of its time the device works: events at both ends of every run and commit, read while the queue is idle. Those
+//! of a replayed graph are nodes of it, so that the time the host takes to launch it counts as idle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use overdraft_plan::DeviceUse;
+
+use crate::driver::{Device, Event, Queue, Result};
+
+/// Times are floats of milliseconds since the origin: beyond this they would be too coarse.
+const FAR_MS: f32 = 2000.0;
+
+/// From the first op of a run to its last.
+pub(crate) struct Span {
+    start: Event,
+    end: Event,
+}
+
+impl Span {
+    pub(crate) fn new(device: &Arc<Device>) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self { start: Event::new(device)?, end: Event::new(device)? }))
+    }
+
+    /// Launches `work` between the two events.
+    pub(crate) fn around(
+        span: Option<&Arc<Self>>,
+        queue: &Queue,
+        work: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let Some(span) = span else { return work() };
+        queue.mark(&span.start)?;
+        work()?;
+        queue.mark(&span.end)
+    }
+}
+
+pub(crate) struct Watch {
+    origin: Event,
+    /// When the device was last at work, in milliseconds after the origin.
+    last_end: f32,
+    /// Launched and not yet read.
+    under_way: Vec<Arc<Span>>,
+    /// Of commits, which are not graphs.
+    pub(crate) commit: Arc<Span>,
+    sum: DeviceUse,
+}
+
+impl Watch {
+    /// Begins now; the queue is idle.
+    pub(crate) fn new(device: &Arc<Device>, queue: &Queue) -> Result<Self> {
+        let mut watch = Self {
+            origin: Event::new(device)?,
+            last_end: 0.0,
+            under_way: Vec::new(),
+            commit: Span::new(device)?,
+            sum: DeviceUse::default(),
+        };
+        watch.begin(queue)?;
+        Ok(watch)
+    }
+
+    fn begin(&mut self, queue: &Queue) -> Result<()> {
+        queue.mark(&self.origin)?;
+        queue.wait()?;
+        self.last_end = 0.0;
+        Ok(())
+    }
+
+    pub(crate) fn launched(&mut self, span: &Arc<Span>) {
+        self.under_way.push(span.clone());
+    }
+
+    /// Adds up what was launched; the queue is idle.
+    pub(crate) fn collect(&mut self, queue: &Queue) -> Result<()> {
+        for span in self.under_way.drain(..) {
+            let (start, end) = (span.start.since(&self.origin)?, span.end.since(&self.origin)?);
+            self.sum.idle += milliseconds(start - self.last_end);
+            self.sum.busy += milliseconds(end - start);
+            self.last_end = end;
+        }
+        if self.last_end > FAR_MS { self.begin(queue) } else { Ok(()) }
+    }
+
+    /// What was added up so far, and from now on anew; the queue is idle.
+    pub(crate) fn take(&mut self, queue: &Queue) -> Result<DeviceUse> {
+        self.collect(queue)?;
+        self.begin(queue)?;
+        Ok(std::mem::take(&mut self.sum))
+    }
+}
+
+fn milliseconds(ms: f32) -> Duration {
+    Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3)
+}
