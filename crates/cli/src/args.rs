@@ -116,6 +116,13 @@ pub(crate) struct CheckArgs {
     /// Tokens to write after each prompt, 1 to 4096
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
     pub(crate) tokens: u32,
+    /// Instead: so many texts at once, 1 to 64, such as 1,5,16. Requests with stop texts, limits, log-probabilities and
+    /// prompts of up to 300 tokens come, wait and go at random; each must write what it writes alone without a draft
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=64), allow_negative_numbers = true)]
+    pub(crate) streams: Vec<u32>,
+    /// With --streams: decides who comes and goes when
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "streams")]
+    pub(crate) seed: u64,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Write one JSON object

@@ -24,6 +24,20 @@ fn the_demo_pair_is_exact_in_every_cell() {
 }
 
 #[test]
+fn a_crowd_that_comes_and_goes_changes_no_bit() {
+    let object = overdraft(&["check", "--streams", "1,4", "-n", "24", "--json", "--quiet"]).ok().json();
+    assert_eq!(object["exact"], true, "{object}");
+    let crowds = object["crowds"].as_array().unwrap();
+    assert_eq!(crowds.len(), 8);
+    for crowd in crowds {
+        assert_eq!(crowd["identical"], crowd["requests"], "{crowd}");
+        assert_eq!(crowd["most_at_once"], crowd["streams"], "{crowd}");
+        let ends: u64 = crowd["ends"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+        assert_eq!(Some(ends), crowd["requests"].as_u64(), "every request has come to an end: {crowd}");
+    }
+}
+
+#[test]
 fn what_was_not_put_to_the_test_is_not_called_exact() {
     // One token needs no guess, so nothing is ever accepted.
     let ran = overdraft(&["check", "-n", "1", "--ctx", "512", "--quiet"]);

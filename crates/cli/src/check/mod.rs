@@ -1,6 +1,9 @@
 //! `overdraft check`: runs prompts with and without speculation over a grid, and says whether every token and every bit
 //! of every logit is the same.
 
+mod crowd;
+mod visitors;
+
 use std::process::ExitCode;
 
 use overdraft_engine::spec::policy::Mode;
@@ -65,6 +68,15 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         None => PROMPTS.map(String::from).to_vec(),
     };
     let prompts: Vec<Vec<u32>> = texts.iter().map(|t| model.tokenizer.encode(t, Specials::Parse)).collect();
+    if !args.streams.is_empty() {
+        if prompts.iter().all(Vec::is_empty) {
+            return Err(Failure::input("the prompts hold no tokens that this model knows"));
+        }
+        let (streams, tokens) = (&args.streams, args.tokens as usize);
+        let plan = crowd::Plan { streams, texts: &prompts, tokens, seed: args.seed, machine: &machine };
+        let start = |machine: &Machine, drafts: bool| model.start(machine, drafts.then_some(&draft), &screen);
+        return crowd::check(&plan, start, &screen, args.json);
+    }
     let start = |mode: Mode, budget: Option<usize>, witness: Witness| {
         let machine = Machine { draft_mode: mode, budget, witness, ..machine.clone() };
         model.start(&machine, (mode != Mode::Off).then_some(&draft), &screen)
