@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Sampling, Witness};
 use overdraft_models::RecommendedSampling;
@@ -42,8 +41,8 @@ pub(crate) struct Machine {
     pub(crate) cache_memory: usize,
     /// Between tokens of a text, at most, while others' prompts are read; `None` for nobody beside it.
     pub(crate) token_gap: Option<Duration>,
-    /// What rounds accept in place of what the target chose, for `bench`. Guesses are then the draft's alone.
-    pub(crate) forced: Option<Forced>,
+    /// Guesses are the draft's alone, also where looking in the text costs nothing.
+    pub(crate) draft_only: bool,
     /// What the engine shows of its logits, for `check`.
     pub(crate) witness: Witness,
 }
@@ -70,7 +69,7 @@ impl Machine {
             kv_memory: None,
             cache_memory: 0,
             token_gap: None,
-            forced: None,
+            draft_only: false,
             witness: Witness::None,
         })
     }

@@ -73,7 +73,7 @@ impl Model {
             draft_mode: machine.draft_mode,
             budget: machine.budget,
             // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
-            lookup: machine.draft_mode == Mode::Auto && machine.forced.is_none(),
+            lookup: machine.draft_mode == Mode::Auto && !machine.draft_only,
             witness: machine.witness,
             max_seqs: machine.streams,
             cache_bytes: machine.cache_memory,
@@ -97,9 +97,7 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        let mut engine = Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?;
-        engine.force_acceptance(machine.forced);
-        Ok(engine)
+        Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
     }
 
     /// Where memory is short, streams share what there is and wait for each other, before the context gives way: two

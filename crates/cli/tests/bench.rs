@@ -111,9 +111,7 @@ fn a_forced_profile_says_so_and_writes_as_many_tokens_a_round() {
     for (mode, rounds) in modes[4..].iter().zip([70, 28, 9]) {
         assert_eq!(mode["rounds"], rounds, "{mode}");
     }
-    let accepted = |mode: &Value| number(&mode["accepted"]);
-    assert_eq!(accepted(&modes[1]), 0.0, "{}", modes[1]);
-    assert!(accepted(&modes[3]) > 20.0, "auto learns from what was accepted: {}", modes[3]);
+    assert_eq!(number(&modes[1]["accepted"]), 0.0, "{}", modes[1]);
     let table = overdraft(&[
         "bench",
         "round",

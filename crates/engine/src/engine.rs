@@ -196,9 +196,9 @@ pub struct Engine {
     pub(crate) trials: Trials,
     pub(crate) reach: Reach,
     /// How the last sequence to end had come to draft: the next one starts from there.
-    policy: Policy,
-    calibration: Calibration,
-    padding: Padding,
+    pub(crate) policy: Policy,
+    pub(crate) calibration: Calibration,
+    pub(crate) padding: Padding,
     /// Of the sequences to come; `None` outside of measurements.
     forced: Option<Forced>,
 }
@@ -223,7 +223,7 @@ impl Engine {
             return Err(EngineError::Memory(does_not_fit(&decoder, draft.as_ref(), &config, &ledger, limit)));
         }
         let padding = if backend.computes_whole_buckets() { Padding::Bucket } else { Padding::None };
-        let policy = Policy::new(config.draft_mode, config.budget, draft.is_some(), config.lookup);
+        let policy = first_policy(&config, draft.is_some());
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
         let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
@@ -266,6 +266,10 @@ impl Engine {
     /// Time by another clock than the machine's.
     pub fn set_clock(&mut self, clock: Arc<dyn Clock>) {
         self.clock = clock;
+    }
+
+    pub(crate) fn first_policy(&self) -> Policy {
+        first_policy(&self.config, self.draft.is_some())
     }
 
     /// Sequences admitted from now on accept what `forced` says instead of what the target chose. Only for measurements:
@@ -504,4 +508,9 @@ impl Engine {
         self.memory.release(seq.slot, seq.tables);
         seq.stats
     }
+}
+
+/// Of a pair of which nothing is known.
+fn first_policy(config: &EngineConfig, has_draft: bool) -> Policy {
+    Policy::new(config.draft_mode, config.budget, has_draft, config.lookup)
 }

@@ -1,7 +1,11 @@
 //! Runs prompts in several modes by turns and keeps what each cost.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use overdraft_engine::noise::Numbers;
-use overdraft_engine::{Engine, Request, Sampling, Stats};
+use overdraft_engine::spec::forced::Forced;
+use overdraft_engine::{Engine, Experience, Request, Sampling, Stats};
 
 use super::args::{TimesArgs, WorkArgs};
 use super::mode::BenchMode;
@@ -79,9 +83,11 @@ fn random_prompts(n: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
 /// A mode and what it did. `samples[repeat * batches + batch]`.
 pub(crate) struct ModeRun {
     pub(crate) mode: BenchMode,
-    /// Tokens a round that were forced upon it; its text is not the model's.
-    pub(crate) forced: Option<f64>,
-    pub(crate) engine: Engine,
+    /// What was forced upon its rounds; its text is not the model's.
+    pub(crate) forced: Option<Forced>,
+    /// Its own, or shared with runs that differ in what is forced upon them alone; what it learns is always its own.
+    pub(crate) engine: Rc<RefCell<Engine>>,
+    experience: Experience,
     pub(crate) samples: Vec<Cost>,
     /// Texts equal to plain decoding's, of all samples.
     pub(crate) identical: usize,
@@ -89,13 +95,22 @@ pub(crate) struct ModeRun {
 
 impl ModeRun {
     pub(crate) fn new(mode: BenchMode, engine: Engine) -> Self {
-        Self { mode, forced: None, engine, samples: Vec::new(), identical: 0 }
+        Self::sharing(mode, &Rc::new(RefCell::new(engine)), None)
+    }
+
+    pub(crate) fn sharing(mode: BenchMode, engine: &Rc<RefCell<Engine>>, forced: Option<Forced>) -> Self {
+        let experience = engine.borrow().inexperience();
+        Self { mode, forced, engine: engine.clone(), experience, samples: Vec::new(), identical: 0 }
     }
 
     /// As tables call it.
     pub(crate) fn name(&self) -> String {
-        let forced = self.forced.map_or_else(String::new, |tokens| format!(", forced {tokens}"));
-        format!("{}{forced}", self.mode)
+        format!("{}{}", self.mode, self.marked())
+    }
+
+    /// What names of it end in.
+    pub(crate) fn marked(&self) -> String {
+        self.forced.map_or_else(String::new, |forced| format!(", forced {}", forced.tokens_a_round()))
     }
 
     /// All samples together.
@@ -152,7 +167,12 @@ pub(crate) fn alternate(runs: &mut [ModeRun], work: &Work, way: Way, screen: &Sc
     let n = work.prompts.len() / way.streams;
     let write = |run: &mut ModeRun, batch: usize| {
         let prompts = batch * way.streams..(batch + 1) * way.streams;
-        write_together(&mut run.engine, prompts.map(|p| work.request(p)), way.watched)
+        let engine = &mut run.engine.borrow_mut();
+        engine.force_acceptance(run.forced);
+        engine.exchange_experience(&mut run.experience);
+        let written = write_together(engine, prompts.map(|p| work.request(p)), way.watched);
+        engine.exchange_experience(&mut run.experience);
+        written
     };
     for i in 0..way.times.warmup as usize {
         for run in runs.iter_mut() {

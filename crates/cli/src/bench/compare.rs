@@ -84,7 +84,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
         for (i, line) in lines.iter_mut().enumerate() {
             let ours = match i {
                 0 => decode(&mut plain, prompt[0], written)?,
-                1 => prefill::read(&mut plain.engine, &prompt)?.prompt_rate(),
+                1 => prefill::read(&mut plain.engine.borrow_mut(), &prompt)?.prompt_rate(),
                 _ => {
                     let (rate, same) = write_all(&mut plain, &mut fastest, &work)?;
                     identical += if turn < warmup { 0 } else { same };
@@ -107,7 +107,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
         "about": about::as_json(),
         "model": pair.model.as_json(),
         "draft": pair.draft.as_ref().map(|d| d.name()),
-        "device": plain.engine.describe(),
+        "device": plain.engine.borrow().describe(),
         "peer": peer_about,
         "repeats": repeats,
         "prompts": args.work.prompts,
@@ -115,7 +115,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
         "works": lines.iter().map(Line::as_json).collect::<Vec<Value>>(),
     });
     let build = &json["peer"]["build_number"];
-    let (model, device) = (pair.model.checkpoint.name(), plain.engine.describe());
+    let (model, device) = (pair.model.checkpoint.name(), plain.engine.borrow().describe());
     let text = format!(
         "{model}: overdraft on {device}, llama.cpp build {build} on {} threads, turns: {repeats}\n\n{}",
         machine.threads,
@@ -156,7 +156,7 @@ fn decode(plain: &mut ModeRun, token: u32, tokens: usize) -> Result<f64> {
         stop_ids: Vec::new(),
         stop_strings: Vec::new(),
     };
-    Ok(write(&mut plain.engine, request, &Screen::new(true))?.1.generation_rate())
+    Ok(write(&mut plain.engine.borrow_mut(), request, &Screen::new(true))?.1.generation_rate())
 }
 
 /// Every prompt in both modes; the second's rate over the whole set, and how many texts were the same.
@@ -165,8 +165,8 @@ fn write_all(plain: &mut ModeRun, other: &mut ModeRun, work: &Work) -> Result<(f
     let mut same = 0;
     other.samples.clear();
     for prompt in 0..work.prompts.len() {
-        let (wanted, _) = write(&mut plain.engine, work.request(prompt), &silent)?;
-        let (tokens, stats) = write(&mut other.engine, work.request(prompt), &silent)?;
+        let (wanted, _) = write(&mut plain.engine.borrow_mut(), work.request(prompt), &silent)?;
+        let (tokens, stats) = write(&mut other.engine.borrow_mut(), work.request(prompt), &silent)?;
         other.samples.push(stats.into());
         same += usize::from(tokens == wanted);
     }

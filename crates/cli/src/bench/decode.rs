@@ -1,6 +1,8 @@
 //! `bench decode`: text after prompts, in several modes by turns.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use overdraft_engine::{Phases, Stats};
 use overdraft_models::Checkpoint;
@@ -35,13 +37,15 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
     let work = Work::new(&args.work, streams, &pair.model)?;
     let machine = Machine { streams, ..pair.machine(&args.pair, work.context())? };
     let modes = mode::line_up(&args.modes, &args.rows, pair.draft.is_some());
-    let mut runs = Vec::new();
+    let mut runs: Vec<ModeRun> = Vec::new();
     for mode in modes {
         for forced in profile::of_mode(mode, &args.accept_profile)? {
-            let machine = Machine { forced, ..machine.clone() };
-            let engine = mode.start(&pair.model, pair.draft.as_ref(), &machine, &screen)?;
-            let forced = profile::check(mode, forced, &engine)?;
-            runs.push(ModeRun { forced, ..ModeRun::new(mode, engine) });
+            let last = runs.last().filter(|r| r.mode == mode).map(|r| r.engine.clone());
+            let machine = Machine { draft_only: forced.is_some(), ..machine.clone() };
+            let start = || mode.start(&pair.model, pair.draft.as_ref(), &machine, &screen);
+            let engine = last.map_or_else(|| start().map(|e| Rc::new(RefCell::new(e))), Ok)?;
+            profile::check(mode, forced, &engine.borrow())?;
+            runs.push(ModeRun::sharing(mode, &engine, forced));
         }
     }
     let way = Way { times: args.work.times, streams, watched: shown == Report::Round };
@@ -51,7 +55,7 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
         "about": about::as_json(),
         "model": pair.model.as_json(),
         "draft": pair.draft.as_ref().map(|d| d.name()),
-        "device": runs[0].engine.describe(),
+        "device": runs[0].engine.borrow().describe(),
         "prompts": args.work.prompts,
         "n_prompts": work.prompts.len(),
         "prompt_tokens": work.prompts.iter().map(Vec::len).sum::<usize>(),
@@ -70,7 +74,7 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
     let headline = format!(
         "{}, {}: {} prompts of {}{at_once}, {} tokens each, {chosen}, repeats: {}\n\n",
         pair.model.checkpoint.name(),
-        runs[0].engine.describe(),
+        runs[0].engine.borrow().describe(),
         work.prompts.len(),
         args.work.prompts,
         work.max_tokens,
@@ -153,7 +157,7 @@ fn mode_json(run: &ModeRun, plain: &ModeRun) -> Value {
     json!({
         "mode": run.mode.to_string(),
         // Such text is not the model's, and is compared with nothing.
-        "forced_tokens_per_round": run.forced,
+        "forced_tokens_per_round": run.forced.map(|f| f.tokens_a_round()),
         "tokens_per_second": run.rate(),
         "tokens_per_second_spread": run.rates().as_json(),
         "over_plain": run.rate() / plain.rate(),

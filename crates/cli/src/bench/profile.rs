@@ -31,17 +31,17 @@ pub(crate) fn of_mode(mode: BenchMode, asked: &[f64]) -> Result<Vec<Option<Force
     }
 }
 
-/// Tokens a round, if the mode's trees can hold them.
-pub(crate) fn check(mode: BenchMode, forced: Option<Forced>, engine: &Engine) -> Result<Option<f64>> {
-    let Some(tokens) = forced.map(|f| f.tokens_a_round()) else { return Ok(None) };
+/// Refuses what the mode's trees cannot hold.
+pub(crate) fn check(mode: BenchMode, forced: Option<Forced>, engine: &Engine) -> Result<()> {
+    let Some(tokens) = forced.map(|f| f.tokens_a_round()) else { return Ok(()) };
     let block = engine.draft().map_or(0, |d| d.settings.n_drafts());
     let depth = engine.config().budget.map_or(block, |budget| budget.min(block));
-    if tokens.ceil() as usize > depth + 1 {
+    let most = depth + 1;
+    if tokens.ceil() as usize > most {
         return Err(Failure::input(format!(
-            "--accept-profile {tokens}: a round of {mode} writes {} tokens at most, its {depth} guesses and the target's own",
-            depth + 1
+            "--accept-profile {tokens}: a round of {mode} writes {most} tokens at most, its {depth} guesses and the target's own"
         ))
         .hint(format!("the draft guesses {block} tokens ahead; ask for fewer tokens, or for a mode with more guesses")));
     }
-    Ok(Some(tokens))
+    Ok(())
 }

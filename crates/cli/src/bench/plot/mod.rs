@@ -72,7 +72,7 @@ fn speed(runs: &[ModeRun]) -> Vec<Line> {
             BenchMode::Drafting(Mode::Tree, Some(_)) => "tree".to_string(),
             other => other.to_string(),
         };
-        let name = run.forced.map_or(name.clone(), |tokens| format!("{name}, forced {tokens}"));
+        let name = name + &run.marked();
         let point = (run.rows_per_round(), run.rate());
         match series.iter_mut().find(|s| s.name == name) {
             Some(line) => line.points.push(point),
