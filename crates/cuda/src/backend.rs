@@ -4,14 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use overdraft_plan::{
-    Act, Backend, BackendError, Choice, DeviceUse, Plan, PlanId, StateId, StateSpec, Step, Weights,
+    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Plan, PlanId, RowSet, StateId, StateSpec, Step,
+    Weights,
 };
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Event, Graph, PinnedBuffer, Queue, Result};
 use crate::linear::Gpu;
 use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
-use crate::plan_memory::PlanMemory;
+use crate::outbox::Outbox;
+use crate::plan_memory::{CHOICE_BYTES, PlanMemory};
 use crate::state::StateMemory;
 use crate::step_data::StepLayout;
 use crate::watch::{Span, Watch};
@@ -26,24 +28,14 @@ struct Prepared {
     /// The graph's events, where the device is watched.
     span: Option<Arc<Span>>,
     tables: Option<commit::CommitTables>,
+    /// Choices by rows of logits, as every run leaves them in host memory: the only ones that are read each time.
+    choices: Vec<Option<PinnedBuffer>>,
 }
 
 impl Prepared {
     /// Buffers have moved.
     fn forget(&mut self) {
         (self.state, self.graph, self.tables) = (None, None, None);
-    }
-}
-
-/// A buffer in host memory and its image on the device.
-struct Sent {
-    host: PinnedBuffer,
-    device: DeviceBuffer,
-}
-
-impl Sent {
-    fn new(device: &Arc<Device>, what: &'static str, bytes: usize) -> Result<Self> {
-        Ok(Self { host: PinnedBuffer::new(device, bytes)?, device: DeviceBuffer::new(device, what, bytes)? })
     }
 }
 
@@ -55,12 +47,14 @@ pub struct Cuda {
     /// The buffers all plans take turns with.
     arena: DeviceBuffer,
     counters: DeviceBuffer,
-    step: Sent,
-    accepted: Sent,
+    /// The last step's data, and what was accepted of it.
+    step: DeviceBuffer,
+    accepted: DeviceBuffer,
+    outbox: Outbox,
     mirror: Mirror,
     watch: Option<Watch>,
     last_run: Option<PlanId>,
-    /// The device may still be reading what the host sent.
+    /// The device may still be at work.
     is_busy: bool,
     /// What went wrong where no result could be returned; the next run returns it.
     failure: Cell<Option<CudaError>>,
@@ -77,8 +71,9 @@ impl Cuda {
             weights: DeviceWeights::default(),
             arena: DeviceBuffer::new(&device, "activations", 0)?,
             counters: DeviceBuffer::new(&device, "counters", 0)?,
-            step: Sent::new(&device, "step data", 64 * 1024)?,
-            accepted: Sent::new(&device, "accepted rows", 4 * 1024)?,
+            step: DeviceBuffer::new(&device, "step data", 64 * 1024)?,
+            accepted: DeviceBuffer::new(&device, "accepted rows", 4 * 1024)?,
+            outbox: Outbox::default(),
             mirror: Mirror::default(),
             watch: None,
             last_run: None,
@@ -111,6 +106,7 @@ impl Cuda {
     fn drain(&mut self) -> Result<()> {
         self.queue.wait()?;
         self.is_busy = false;
+        self.outbox.clear();
         self.watch.as_mut().map_or(Ok(()), |watch| watch.collect(&self.queue))
     }
 
@@ -152,23 +148,37 @@ impl Cuda {
             self.queue.clear(&self.counters, 0, 4 * memory.n_counters)?;
         }
         self.last_run = None;
-        self.plans.push(Prepared { memory, state: None, graph: None, span: None, tables: None });
+        let is_read = |c: &ActSpec| c.rows == RowSet::Logits;
+        let bytes = |c: &ActSpec| CHOICE_BYTES * c.width * memory.plan.capacity(c.rows);
+        let choices = memory.plan.choices.iter();
+        let choices =
+            choices.map(|c| is_read(c).then(|| PinnedBuffer::new(&self.device, bytes(c))).transpose());
+        let choices = choices.collect::<Result<_>>()?;
+        self.plans.push(Prepared { memory, state: None, graph: None, span: None, tables: None, choices });
         Ok(PlanId(self.plans.len() as u32 - 1))
     }
 
+    /// Launches the step and returns while the device is at work on it.
     fn run_step(&mut self, id: PlanId, state_id: StateId, step: &Step) -> Result<()> {
         self.device.make_current()?;
-        self.wait_until_idle()?;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
         let state = &self.states[state_id.0 as usize];
         let layout = StepLayout::new(self.plans[id.0 as usize].memory.plan.bucket, state.pages.len());
         let bytes = 4 * layout.len(step);
-        if bytes > self.step.host.len() {
+        if bytes > self.step.len() {
             self.forget_graphs()?;
-            // Page tables grow with the context: room for twice as many.
-            self.step = Sent::new(&self.device, "step data", 2 * bytes)?;
+            self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
         }
-        // SAFETY: the queue is idle, so the device is not reading it.
-        layout.pack(step, unsafe { self.step.host.words_mut() });
+        let is_unread =
+            |watch: &Watch| self.plans[id.0 as usize].span.as_ref().is_some_and(|s| watch.holds(s));
+        if self.outbox.is_full() || self.watch.as_ref().is_some_and(is_unread) {
+            self.drain()?;
+        }
+        let block = self.outbox.take(&self.device, bytes)?;
+        // SAFETY: the outbox gives out no block that the device may be reading.
+        layout.pack(step, unsafe { block.words_mut() });
         self.mirror.clear();
         let prepared = &mut self.plans[id.0 as usize];
         prepared.memory.n_rows = step.n_rows();
@@ -179,25 +189,35 @@ impl Cuda {
         let span = prepared.span.as_ref();
         self.last_run = Some(id);
         self.is_busy = true;
-        self.queue.send(&self.step.host, &self.step.device, bytes)?;
+        self.queue.send(block, &self.step, bytes)?;
         let cx = Cx {
             gpu: Gpu { device: &self.device, queue: &self.queue },
             weights: &self.weights,
             memory: &prepared.memory,
             state: &self.states[state_id.0 as usize],
-            step: layout.view(self.step.device.ptr()),
+            step: layout.view(self.step.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
         };
+        let launch = || {
+            Span::around(span, &self.queue, || {
+                ops::launch_all(&cx)?;
+                prepared.choices.iter().enumerate().try_for_each(|(i, here)| {
+                    let Some(here) = here else { return Ok(()) };
+                    let from = cx.base + prepared.memory.choice(Choice(i as u32)) as u64;
+                    // SAFETY: the plan's choices lie in the arena, and `read_choices` waits for the queue.
+                    unsafe { self.queue.fetch(from, here, here.len()) }
+                })
+            })
+        };
         if prepared.state != Some(state_id) {
             // The first run loads kernels, which a capture may not, and a plan that runs once needs no graph.
             (prepared.graph, prepared.tables) = (None, None);
-            Span::around(span, &self.queue, || ops::launch_all(&cx))?;
+            launch()?;
             prepared.state = Some(state_id);
         } else {
             if prepared.graph.is_none() {
-                let launch = || Span::around(span, &self.queue, || ops::launch_all(&cx));
                 prepared.graph = Some(self.queue.capture(launch)?);
             }
             let graph = prepared.graph.as_ref().expect("made above");
@@ -206,18 +226,21 @@ impl Cuda {
         if let (Some(watch), Some(span)) = (&mut self.watch, span) {
             watch.launched(span);
         }
-        self.drain()
+        Ok(())
     }
 
     fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
         self.device.make_current()?;
-        self.wait_until_idle()?;
-        let bytes = 4 * commit::ACCEPTED * paths.len();
-        if bytes > self.accepted.host.len() {
-            self.accepted = Sent::new(&self.device, "accepted rows", 2 * bytes)?;
+        if self.outbox.is_full() || self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
+            self.drain()?;
         }
-        // SAFETY: the queue is idle, so the device is not reading it.
-        let words = unsafe { self.accepted.host.words_mut() };
+        let bytes = 4 * commit::ACCEPTED * paths.len();
+        if bytes > self.accepted.len() {
+            self.accepted = DeviceBuffer::new(&self.device, "accepted rows", 2 * bytes)?;
+        }
+        let block = self.outbox.take(&self.device, bytes)?;
+        // SAFETY: the outbox gives out no block that the device may be reading.
+        let words = unsafe { block.words_mut() };
         for (path, words) in paths.iter().zip(words.chunks_exact_mut(commit::ACCEPTED)) {
             words[0] = path.len() as u32;
             words[1..][..path.len()].copy_from_slice(path);
@@ -231,7 +254,7 @@ impl Cuda {
             weights: &self.weights,
             memory: &prepared.memory,
             state,
-            step: layout.view(self.step.device.ptr()),
+            step: layout.view(self.step.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
@@ -241,9 +264,9 @@ impl Cuda {
         }
         let tables = prepared.tables.as_ref().expect("made above");
         self.is_busy = true;
-        self.queue.send(&self.accepted.host, &self.accepted.device, bytes)?;
+        self.queue.send(block, &self.accepted, bytes)?;
         // What the step left is still on the device: sequences, rows and page tables are not sent again.
-        let (accepted, n_seqs) = (self.accepted.device.ptr(), step.n_seqs().min(paths.len()));
+        let (accepted, n_seqs) = (self.accepted.ptr(), step.n_seqs().min(paths.len()));
         let span = self.watch.as_ref().map(|watch| watch.commit.clone());
         Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, accepted, n_seqs, longest))?;
         if let (Some(watch), Some(span)) = (&mut self.watch, &span) {
@@ -313,6 +336,11 @@ impl Backend for Cuda {
         Ok(self.run_step(plan, state, step)?)
     }
 
+    fn wait(&mut self) -> std::result::Result<(), BackendError> {
+        self.device.make_current()?;
+        Ok(self.wait_until_idle()?)
+    }
+
     fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
         assert_eq!(self.last_run, Some(plan), "only the last run's rows can be committed");
         let result = self.commit_rows(plan, state, step, paths);
@@ -335,12 +363,15 @@ impl Backend for Cuda {
 
     fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
         assert_eq!(self.last_run, Some(plan), "only the last run's buffers can be read");
-        let memory = &self.plans[plan.0 as usize].memory;
+        let Prepared { memory, choices, .. } = &self.plans[plan.0 as usize];
         let spec = memory.plan.choices[choice.0 as usize];
         let from = self.arena.ptr() + memory.choice(choice) as u64;
         let n = memory.rows(spec) * spec.width;
-        // SAFETY: as above.
-        let read = unsafe { self.mirror.choices(&self.device, &self.queue, from, n) };
+        let here = choices[choice.0 as usize].as_ref();
+        let waited = if here.is_some() && self.is_busy { self.queue.wait() } else { Ok(()) };
+        // SAFETY: as above; what the run left here is complete.
+        let read =
+            waited.and_then(|()| unsafe { self.mirror.choices(&self.device, &self.queue, from, n, here) });
         read.unwrap_or_else(|e| {
             self.note(Err(e));
             self.mirror.blank_choices(n)

@@ -6,6 +6,7 @@ mod kernels;
 mod linear;
 mod mirror;
 mod ops;
+mod outbox;
 mod plan_memory;
 mod repack;
 mod state;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use crate::driver::{Device, PinnedBuffer, Queue, Result};
+use crate::plan_memory::CHOICE_BYTES;
 
 type Choices = Box<[(u32, f32)]>;
 
@@ -70,25 +71,29 @@ impl Mirror {
         unsafe { &*pairs }
     }
 
-    /// `n` choices at device address `from`.
+    /// `n` choices at device address `from`, or what a run left of them `here`.
     ///
     /// # Safety
-    /// As of [`Self::floats`].
+    /// As of [`Self::floats`]; what is here is complete.
     pub(crate) unsafe fn choices(
         &self,
         device: &Arc<Device>,
         queue: &Queue,
         from: u64,
         n: usize,
+        here: Option<&PinnedBuffer>,
     ) -> Result<&[(u32, f32)]> {
         if !self.choices.borrow().iter().any(|c| c.0 == from) {
-            // SAFETY: the caller's promise.
-            let copy = unsafe { self.copy(device, queue, from, 8 * n) }?;
-            // SAFETY: the copy is complete and words have no invalid bits.
-            let words = unsafe { copy.read::<u32>(2 * n) };
+            let copy = match here {
+                Some(_) => None,
+                // SAFETY: the caller's promise.
+                None => Some(unsafe { self.copy(device, queue, from, CHOICE_BYTES * n) }?),
+            };
+            // SAFETY: either is complete, and words have no invalid bits.
+            let words = here.or(copy.as_ref()).map_or(&[][..], |words| unsafe { words.read::<u32>(2 * n) });
             let pairs = words.chunks_exact(2).map(|c| (c[0], f32::from_bits(c[1]))).collect();
             self.choices.borrow_mut().push((from, pairs));
-            self.spare.borrow_mut().push(copy);
+            self.spare.borrow_mut().extend(copy);
         }
         let held = self.choices.borrow();
         let pairs = held.iter().find(|c| c.0 == from).map_or(&[][..], |c| &c.1[..n]);

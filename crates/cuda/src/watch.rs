@@ -67,6 +67,11 @@ impl Watch {
         Ok(())
     }
 
+    /// Whether the span's events are still to be read, so that it must not be launched again.
+    pub(crate) fn holds(&self, span: &Arc<Span>) -> bool {
+        self.under_way.iter().any(|s| Arc::ptr_eq(s, span))
+    }
+
     pub(crate) fn launched(&mut self, span: &Arc<Span>) {
         self.under_way.push(span.clone());
     }

@@ -188,6 +188,7 @@ impl Engine {
         let rows = self.step.n_rows();
         let plan =
             self.plans.get(Use::Inject, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        // Nothing of it is read, so nobody waits: the block that looks at what entered runs after it.
         self.backend.run(plan.id, self.state, &self.step)?;
         for s in 0..self.step.n_seqs() {
             let slot = self.step.seq(s).slot as u32;
@@ -223,6 +224,7 @@ impl Engine {
         let plan =
             self.plans.get(Use::Block, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         self.backend.run(plan.id, self.state, &self.step)?;
+        self.backend.wait()?;
         Ok((plan, depths))
     }
 }

@@ -90,6 +90,7 @@ impl Engine {
         let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = self.clock.now();
         self.backend.run(plan.id, self.state, &self.step)?;
+        self.backend.wait()?;
         let verified = self.clock.now();
         let mut failed = Vec::new();
         for part in parts.iter() {

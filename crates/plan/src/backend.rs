@@ -73,7 +73,13 @@ pub trait Backend: Send {
 
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError>;
 
+    /// Runs a step, or has it run: what fails after that is returned by [`Self::wait`], or by the next run.
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError>;
+
+    /// Until all that was asked for is done, or has failed. Reading waits too, and cannot say what went wrong.
+    fn wait(&mut self) -> Result<(), BackendError> {
+        Ok(())
+    }
 
     /// Makes rows of the last run permanent that were not sure: `paths` holds, for each sequence of the step, the
     /// accepted rows after its sure ones, each the child of the one before. Their keys, values and recurrent rows
