@@ -99,9 +99,15 @@ impl Engine {
                 self.failed.push_back(failure);
             }
         }
-        self.learn_of_passes(parts);
         let accepted = self.clock.now();
         self.commit(parts, &plan);
+        // A device is at the commit meanwhile.
+        for part in parts.iter().filter(|part| part.logits.is_some()) {
+            if !failed.contains(&self.seqs[part.seq].id) {
+                self.learn(part);
+            }
+        }
+        self.learn_of_passes(parts);
         // Logits of every row are no part of what reading costs.
         if self.plans.n_ready() == recorded && !self.is_scoring {
             let seconds = (self.clock.now() - verifying).as_secs_f64();
@@ -283,18 +289,22 @@ impl Engine {
         if !seq.in_prompt() {
             seq.stats.count_round(tree, round.verdict.path.len(), round.plain);
         }
-        if let Some(decision) = &round.decision {
-            round.drafter.learn(tree, &round.verdict);
-            let tokens = round.verdict.n_tokens();
-            let sum = self.step_sum;
-            let beside = Beside {
-                rows: sum.rows.saturating_sub(1 + round.forecast.drafts),
-                tokens: (sum.tokens - round.forecast.tokens.max(1.0)).max(0.0),
-                drafting: sum.drafting.saturating_sub(usize::from(decision.forward)),
-            };
-            round.policy.learn(decision, &round.forecast, tokens, &self.cost, beside);
-        }
         Ok(())
+    }
+
+    /// What a sequence's guesses were worth to it.
+    fn learn(&mut self, part: &Part) {
+        let round = &mut self.rounds[part.seq];
+        let Some(decision) = &round.decision else { return };
+        round.drafter.learn(&round.tree, &round.verdict);
+        let tokens = round.verdict.n_tokens();
+        let sum = self.step_sum;
+        let beside = Beside {
+            rows: sum.rows.saturating_sub(1 + round.forecast.drafts),
+            tokens: (sum.tokens - round.forecast.tokens.max(1.0)).max(0.0),
+            drafting: sum.drafting.saturating_sub(usize::from(decision.forward)),
+        };
+        round.policy.learn(decision, &round.forecast, tokens, &self.cost, beside);
     }
 
     /// What the draft passes of a step of several sequences were worth to all of them.

@@ -15,7 +15,7 @@ pub struct Phases {
     pub verify: Duration,
     /// Drawing the target's tokens and walking down the tree.
     pub accept: Duration,
-    /// Making accepted rows permanent.
+    /// Making accepted rows permanent, and learning from the round meanwhile.
     pub commit: Duration,
 }
 
