@@ -4,6 +4,7 @@ mod clock;
 mod constraint;
 mod engine;
 mod error;
+mod event;
 mod experience;
 mod footprint;
 mod ledger;
@@ -24,8 +25,9 @@ mod stop;
 
 pub use clock::{Clock, SystemClock};
 pub use constraint::Constraint;
-pub use engine::{Engine, EngineConfig, Event, Events, Origin, Witness};
+pub use engine::{Engine, EngineConfig};
 pub use error::{EngineError, Result};
+pub use event::{Event, Events, Origin, Witness};
 pub use experience::Experience;
 pub use footprint::plan_state;
 pub use ledger::{Ledger, available_memory, human};

@@ -3,8 +3,9 @@
 
 use overdraft_plan::{NO_PARENT, grid_of};
 
-use crate::engine::{Engine, Event, Events, Origin, Witness};
+use crate::engine::Engine;
 use crate::error::{EngineError, Result};
+use crate::event::{Event, Events, Origin, Witness};
 use crate::logprobs::logprobs;
 use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use};
 use crate::schedule::{self, Load};
