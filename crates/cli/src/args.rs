@@ -173,6 +173,10 @@ pub(crate) struct PairArgs {
     /// context]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(64..=1 << 24), allow_negative_numbers = true)]
     pub(crate) draft_window: Option<u32>,
+    /// Read prompts by the arithmetic that writes, several times slower on CUDA; on the CPU it is the same and this
+    /// changes nothing [default: on CUDA prompts have an arithmetic of their own]
+    #[arg(long)]
+    pub(crate) exact: bool,
     #[command(flatten)]
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]

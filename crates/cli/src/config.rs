@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) token_gap: Option<Duration>,
     /// Guesses are the draft's alone, also where looking in the text costs nothing.
     pub(crate) draft_only: bool,
+    /// Prompts are read by the arithmetic that writes.
+    pub(crate) exact: bool,
     /// What the engine shows of its logits, for `check`.
     pub(crate) witness: Witness,
 }
@@ -70,6 +72,7 @@ impl Machine {
             cache_memory: 0,
             token_gap: None,
             draft_only: false,
+            exact: args.exact,
             witness: Witness::None,
         })
     }

@@ -74,6 +74,7 @@ impl Model {
             budget: machine.budget,
             // Looking in the text itself costs nothing; who insists on a chain or a tree wants the draft's alone.
             lookup: machine.draft_mode == Mode::Auto && !machine.draft_only,
+            exact: machine.exact,
             witness: machine.witness,
             max_seqs: machine.streams,
             cache_bytes: machine.cache_memory,

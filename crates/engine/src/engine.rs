@@ -65,6 +65,8 @@ pub struct EngineConfig {
     pub budget: Option<usize>,
     /// Also look for what follows in the text itself.
     pub lookup: bool,
+    /// Prompts are computed by the kernels that write, also where a backend has others for them.
+    pub exact: bool,
     /// What events say of the logits behind them.
     pub witness: Witness,
 }
@@ -83,6 +85,7 @@ impl Default for EngineConfig {
             draft_mode: Mode::Off,
             budget: None,
             lookup: false,
+            exact: false,
             witness: Witness::None,
         }
     }
@@ -159,6 +162,7 @@ impl Engine {
         let policy = first_policy(&config, draft.is_some());
         backend.load(decoder.weights.clone())?;
         let state = backend.allocate(&spec)?;
+        let plans = Plans::new(&*backend, config.exact, config.max_seqs);
         let memory = Memory::new(&spec, config.max_seqs, config.step_rows, room);
         Ok(Self {
             decoder,
@@ -169,7 +173,7 @@ impl Engine {
             state,
             config,
             ledger,
-            plans: Plans::default(),
+            plans,
             memory,
             seqs: Vec::new(),
             rounds: Vec::new(),

@@ -31,6 +31,7 @@ pub(crate) enum Use {
 pub(crate) struct Ready {
     used: Use,
     bucket: usize,
+    written: Option<usize>,
     pub(crate) id: PlanId,
     pub(crate) logits: Act,
     /// Of [`Use::Block`].
@@ -39,36 +40,75 @@ pub(crate) struct Ready {
     pub(crate) best: Option<Choice>,
 }
 
-#[derive(Default)]
+/// Which plan a step needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) used: Use,
+    /// Which no step lets exceed the largest bucket.
+    pub(crate) rows: usize,
+    /// Of those, rows of sequences that write.
+    pub(crate) written: usize,
+}
+
+impl Wanted {
+    /// Without rows of prompts.
+    pub(crate) fn written(used: Use, rows: usize) -> Self {
+        Self { used, rows, written: rows }
+    }
+}
+
 pub(crate) struct Plans {
     ready: Vec<Ready>,
+    /// Of a backend that has kernels of their own for prompts: sequences that can write while another reads.
+    beside: Option<usize>,
 }
 
 impl Plans {
+    /// `exact`: rows of prompts are computed as written ones are.
+    pub(crate) fn new(backend: &dyn Backend, exact: bool, max_seqs: usize) -> Self {
+        let beside = (backend.reads_apart() && !exact).then_some(max_seqs - 1);
+        Self { ready: Vec::new(), beside }
+    }
+
+    /// [`overdraft_plan::Plan::written_before_prompts`]. A prompt alone, which is what most steps with prompts hold, has a
+    /// plan without kernels for written rows.
+    fn written_room(&self, wanted: Wanted, bucket: usize) -> Option<usize> {
+        let beside = self.beside?;
+        let most = match wanted.used {
+            Use::Read => beside,
+            // Written rows all have logits.
+            Use::Mixed => MAX_LOGIT_ROWS,
+            Use::Write | Use::Inject | Use::Block => return None,
+        };
+        Some(if wanted.written == 0 { 0 } else { most.min(bucket) })
+    }
+
     /// How many are ready. A step that had to record one says nothing of what steps cost, nor does a plan's first run.
     pub(crate) fn n_ready(&self) -> usize {
         self.ready.len()
     }
 
-    /// The plan for `rows` rows, which no step lets exceed the largest bucket.
     pub(crate) fn get(
         &mut self,
-        used: Use,
-        rows: usize,
+        wanted: Wanted,
         decoder: &Decoder,
         draft: Option<&Draft>,
         backend: &mut dyn Backend,
     ) -> Result<Ready> {
+        let Wanted { used, rows, .. } = wanted;
         let bucket = bucket_for(rows).expect("a step never exceeds the largest bucket");
-        if let Some(ready) = self.ready.iter().find(|r| r.used == used && r.bucket == bucket) {
+        let written = self.written_room(wanted, bucket);
+        let is_it = |r: &&Ready| r.used == used && r.bucket == bucket && r.written == written;
+        if let Some(ready) = self.ready.iter().find(is_it) {
             return Ok(*ready);
         }
         let (mut plan, candidates) = record(used, bucket, decoder, draft);
+        plan.written_before_prompts = written;
         let logits = plan.logits;
         let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
         let best = (of_target && backend.is_far()).then(|| plan.choose_best());
         let id = backend.prepare(plan)?;
-        let ready = Ready { used, bucket, id, logits, candidates, best };
+        let ready = Ready { used, bucket, written, id, logits, candidates, best };
         self.ready.push(ready);
         Ok(ready)
     }

@@ -7,7 +7,7 @@ use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::plans::{CANDIDATES, MAX_LOGIT_ROWS, Ready, Use};
+use crate::plans::{CANDIDATES, MAX_LOGIT_ROWS, Ready, Use, Wanted};
 use crate::round::Round;
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
@@ -185,9 +185,8 @@ impl Engine {
         if self.step.n_rows() == 0 {
             return Ok(());
         }
-        let rows = self.step.n_rows();
-        let plan =
-            self.plans.get(Use::Inject, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        let wanted = Wanted::written(Use::Inject, self.step.n_rows());
+        let plan = self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         // Nothing of it is read, so nobody waits: the block that looks at what entered runs after it.
         self.backend.run(plan.id, self.state, &self.step)?;
         for s in 0..self.step.n_seqs() {
@@ -220,9 +219,8 @@ impl Engine {
                 }
             }
         }
-        let rows = self.step.n_rows();
-        let plan =
-            self.plans.get(Use::Block, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        let wanted = Wanted::written(Use::Block, self.step.n_rows());
+        let plan = self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         self.backend.run(plan.id, self.state, &self.step)?;
         self.backend.wait()?;
         Ok((plan, depths))

@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::{EngineError, Result};
 use crate::event::{Event, Events, Origin, Witness};
 use crate::logprobs::logprobs;
-use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use};
+use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use, Wanted};
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -88,7 +88,8 @@ impl Engine {
         }
         let rows = self.step.n_rows();
         let recorded = self.plans.n_ready();
-        let plan = self.plans.get(used, rows, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
+        let wanted = Wanted { used, rows, written: self.step.n_written() };
+        let plan = self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         let verifying = self.clock.now();
         self.backend.run(plan.id, self.state, &self.step)?;
         self.backend.wait()?;
@@ -175,6 +176,7 @@ impl Engine {
         if prompt_rows == 0 {
             return;
         }
+        self.step.begin_prompts();
         let most = if used == Use::Mixed { MIXED_ROWS } else { self.config.step_rows };
         let budget = prompt_rows.min(most - self.step.n_rows());
         let (mut left, mut rows) = std::mem::take(&mut self.prompt_rows);

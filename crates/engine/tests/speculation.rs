@@ -43,6 +43,7 @@ const CONFIG: EngineConfig = EngineConfig {
     draft_mode: Mode::Off,
     budget: None,
     lookup: false,
+    exact: false,
     witness: Witness::Fingerprints,
 };
 

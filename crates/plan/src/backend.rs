@@ -59,6 +59,12 @@ pub trait Backend: Send {
         Ok(None)
     }
 
+    /// Whether rows of prompts can have kernels of their own, which give them other bits than written rows have. Then a
+    /// plan says so ([`Plan::written_before_prompts`]), and a row's kind must follow from its request alone.
+    fn reads_apart(&self) -> bool {
+        false
+    }
+
     /// Takes a model's weights. Called once; ids in plans are indices into them.
     fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError>;
 

@@ -53,6 +53,9 @@ pub struct Plan {
     pub kept: Vec<KeptRows>,
     /// Layers whose pages the plan writes.
     pub kv_layers: Vec<usize>,
+    /// Where rows of prompts are computed by kernels of their own ([`crate::Backend::reads_apart`]): how many written rows
+    /// can stand before them. `None`: all rows are computed as written ones are.
+    pub written_before_prompts: Option<usize>,
 }
 
 impl Plan {

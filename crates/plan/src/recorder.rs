@@ -20,6 +20,7 @@ impl Recorder {
                 taps: Vec::new(),
                 kept: Vec::new(),
                 kv_layers: Vec::new(),
+                written_before_prompts: None,
             },
         }
     }

@@ -28,6 +28,10 @@ pub struct Row {
 pub enum StepError {
     #[error("a step of {rows} rows does not fit its plan's bucket of {bucket}")]
     TooManyRows { rows: usize, bucket: usize },
+    #[error(
+        "a step of {rows} written rows does not fit its plan, which has room for {room} before its prompts"
+    )]
+    TooManyWritten { rows: usize, room: usize },
     #[error("token id {token} is outside the vocabulary of {vocab}")]
     Token { token: u32, vocab: usize },
     #[error("row {row}: {problem}")]
@@ -52,6 +56,8 @@ pub struct Step {
     n_seqs: usize,
     tables: Vec<u32>,
     logit_rows: Vec<u32>,
+    /// Where the rows of prompts begin, if there are any.
+    prompts_at: Option<usize>,
 }
 
 /// A sequence of the step, as ops see it.
@@ -116,6 +122,7 @@ impl Step {
         self.tables.clear();
         self.logit_rows.clear();
         self.n_seqs = 0;
+        self.prompts_at = None;
     }
 
     /// Adds a sequence; `tables` holds a page table per retention class. Returns its index for [`Self::push`].
@@ -167,6 +174,16 @@ impl Step {
 
     pub fn n_rows(&self) -> usize {
         self.rows.len()
+    }
+
+    /// All rows pushed from now on are of prompts. Without this none is.
+    pub fn begin_prompts(&mut self) {
+        self.prompts_at = Some(self.rows.len());
+    }
+
+    /// Rows of sequences that write; those past them are of prompts.
+    pub fn n_written(&self) -> usize {
+        self.prompts_at.unwrap_or(self.rows.len())
     }
 
     pub fn n_seqs(&self) -> usize {
@@ -222,6 +239,9 @@ impl Step {
             if rows > bucket {
                 return Err(StepError::TooManyRows { rows, bucket });
             }
+        }
+        if let Some(room) = plan.written_before_prompts.filter(|room| self.n_written() > *room) {
+            return Err(StepError::TooManyWritten { rows: self.n_written(), room });
         }
         if let Some(bad) = self.logit_rows.iter().position(|r| *r as usize >= self.rows.len()) {
             return Err(StepError::Row {
@@ -346,6 +366,27 @@ mod tests {
             deep.push(0, 1, last);
         }
         assert!(deep.validate(&plan(64), 100, 1, &[2]).is_err(), "17 drafts deep");
+    }
+
+    #[test]
+    fn rows_are_written_ones_unless_prompts_were_begun() {
+        let with_room = |room| Plan { written_before_prompts: room, ..plan(8) };
+        let mut step = tree();
+        assert_eq!(step.n_written(), 4);
+        assert!(matches!(
+            step.validate(&with_room(Some(3)), 100, 1, &[2]),
+            Err(StepError::TooManyWritten { rows: 4, room: 3 })
+        ));
+        step.begin_prompts();
+        let s = step.add_seq(1, 0, 2, 0, std::iter::once([2u32].as_slice()));
+        let first = step.push(s, 1, NO_PARENT);
+        step.push(s, 2, first);
+        assert_eq!((step.n_rows(), step.n_written()), (6, 4));
+        for room in [Some(4), None] {
+            assert_eq!(step.validate(&with_room(room), 100, 2, &[3]), Ok(()));
+        }
+        step.clear();
+        assert_eq!(step.n_written(), 0);
     }
 
     #[test]

@@ -24,6 +24,7 @@ const CONFIG: EngineConfig = EngineConfig {
     draft_mode: overdraft_engine::spec::policy::Mode::Off,
     budget: None,
     lookup: false,
+    exact: false,
     witness: overdraft_engine::Witness::None,
 };
 
