@@ -193,7 +193,7 @@ struct Chunks : Attend<D, MT, BF16> {
         Work w = {};
         uint2 others = {};
         // Soon said of a step that is all prompts, whose bucket has 16 of these launches.
-        if (p.walks && !p.step.counts[3]) return pdl_idle();
+        if (p.walks && !p.step.counts[4]) return pdl_idle();
         if (kind == TAIL) {
             if (!has_row()) return pdl_idle();
             others = find_tail(w);

@@ -35,7 +35,8 @@ struct Seq {
 };
 
 struct Step {
-    const u32* counts;  // rows, logit rows, sequences, rows that are not of prompts
+    // rows, logit rows, sequences, rows before those of prompts, rows that do not walk (recurrent_walk.cu)
+    const u32* counts;
     const Row* rows;
     const u32* paths;  // [row, PATH]: KV slots of the row's path past the sure rows
     const u32* pasts;  // [row, REACH]: the rows at positions from its grid up to its parent's, as it sees them

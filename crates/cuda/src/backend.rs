@@ -199,6 +199,7 @@ impl Cuda {
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
+            prompt_image: Cell::default(),
         };
         let launch = || {
             Span::around(span, &self.queue, || {
@@ -258,6 +259,7 @@ impl Cuda {
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
+            prompt_image: Cell::default(),
         };
         if prepared.tables.is_none() {
             prepared.tables = Some(commit::CommitTables::new(&cx)?);
@@ -287,6 +289,10 @@ impl Cuda {
 impl Backend for Cuda {
     fn describe(&self) -> String {
         format!("CUDA, {}", self.device.name)
+    }
+
+    fn reads_apart(&self) -> bool {
+        true
     }
 
     fn is_far(&self) -> bool {

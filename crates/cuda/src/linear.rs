@@ -49,6 +49,20 @@ pub(crate) struct Input {
     pub(crate) rows: Rows,
 }
 
+/// The rows of prompts of a step, which follow those that are written.
+#[derive(Clone, Copy)]
+pub(crate) struct PromptInput {
+    /// `f32 [bucket, cols]`
+    pub(crate) x: u64,
+    /// Of [`LinearKernels::make_prompt_image`].
+    pub(crate) image: u64,
+    pub(crate) cols: usize,
+    pub(crate) bucket: usize,
+    /// Addresses of how many rows the step has, and how many of them are written (`u32`).
+    pub(crate) count: u64,
+    pub(crate) written: u64,
+}
+
 /// One matrix of a launch and where its product goes. All parts of a launch share the input.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
@@ -97,4 +111,19 @@ pub(crate) trait LinearKernels: Send {
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()>;
 
     fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()>;
+
+    /// Bytes of what [`Self::make_prompt_image`] writes.
+    fn prompt_image_bytes(&self, bucket: usize, cols: usize) -> usize;
+
+    /// Brings the rows of prompts into the form their kernels read.
+    fn make_prompt_image(&self, gpu: Gpu<'_>, input: &PromptInput) -> Result<()>;
+
+    /// Products of the rows of prompts, and what becomes of them.
+    fn launch_prompts(
+        &self,
+        gpu: Gpu<'_>,
+        input: &PromptInput,
+        parts: &[Part],
+        epilogue: Epilogue,
+    ) -> Result<()>;
 }

@@ -3,7 +3,7 @@
 use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
 
 use crate::linear::LinearKernels;
-use crate::ops::{attention, recurrent};
+use crate::ops::{attention, prompt_linear, recurrent};
 use crate::weights::ALIGN;
 
 /// Bytes of a choice: index and weight.
@@ -15,6 +15,8 @@ pub(crate) struct PlanMemory {
     choices: Vec<usize>,
     /// Images of the inputs of linear ops, where the fast kernels want any.
     images: Vec<(Act, usize)>,
+    /// Of the image of one input's rows of prompts, which inputs take turns with.
+    pub(crate) prompt_image: usize,
     /// Of the largest attention op's partial results.
     pub(crate) partials: usize,
     /// Of the largest recurrent op's keys, a copy for every value head.
@@ -47,11 +49,13 @@ impl PlanMemory {
                 continue;
             };
             let spec = plan.act(*x);
-            let bytes = fast.map_or(0, |f| f.image_bytes(plan.capacity(spec.rows), spec.width));
+            let bytes =
+                fast.map_or(0, |f| f.image_bytes(prompt_linear::imaged_rows(&plan, *x, f), spec.width));
             if bytes > 0 && !images.iter().any(|i| i.0 == *x) {
                 images.push((*x, place(bytes)));
             }
         }
+        let prompt_image = place(prompt_linear::image_bytes(&plan, fast));
         let ops = || plan.ops.iter().filter_map(|op| if let Op::Attention(a) = op { Some(a) } else { None });
         let partials = place(ops().map(|a| attention::partial_bytes(a, plan.bucket)).max().unwrap_or(0));
         let recurrent_bytes = plan.ops.iter().map(|op| recurrent::key_bytes(&plan, op));
@@ -65,6 +69,7 @@ impl PlanMemory {
             acts,
             choices,
             images,
+            prompt_image,
             partials,
             keys,
             walked,

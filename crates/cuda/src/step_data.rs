@@ -31,6 +31,13 @@ pub(crate) struct StepView {
     pad: u32,
 }
 
+impl StepView {
+    /// Where the device finds how many rows stand before those of prompts.
+    pub(crate) fn written(&self) -> u64 {
+        self.counts + 12
+    }
+}
+
 /// Where the parts lie for steps of up to `bucket` rows, in words. A sequence has at least a row, so there are no more
 /// sequences than rows.
 #[derive(Clone, Copy, Debug)]
@@ -108,9 +115,10 @@ impl StepLayout {
         words[0] = step.n_rows() as u32;
         words[1] = step.logit_rows().len() as u32;
         words[2] = step.n_seqs() as u32;
+        words[3] = step.n_written() as u32;
         let prompt_rows =
             (0..step.n_seqs()).map(|s| step.seq(s).n_sure).filter(|n| *n as usize >= PROMPT_ROWS);
-        words[3] = step.n_rows() as u32 - prompt_rows.sum::<u32>();
+        words[4] = step.n_rows() as u32 - prompt_rows.sum::<u32>();
         for (i, row) in step.rows().iter().enumerate() {
             let view = step.view(i);
             let is_sure = row.local < view.seq.n_sure;

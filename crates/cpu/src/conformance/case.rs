@@ -125,12 +125,18 @@ pub struct Case {
     pub tap_width: usize,
     /// By definition a row's result depends on the steps its sequence was fed in, so that only equal steps compare.
     pub depends_on_steps: bool,
+    /// Its rows are those of prompts, for a backend that has kernels of their own for them.
+    pub is_prompt: bool,
     record: Box<Record>,
 }
 
 impl Case {
     /// Tokens that every input table has. Token 0 stands for a row of zeros.
     pub const N_TOKENS: u32 = 61;
+
+    pub fn as_prompt(self) -> Self {
+        Self { is_prompt: true, name: format!("{}, prompt", self.name), ..self }
+    }
 
     /// The plan for a bucket, and the buffers to compare.
     pub fn record(&self, bucket: usize) -> (Plan, Observed) {
@@ -188,6 +194,7 @@ impl CaseBuilder {
                 logits_every: 1,
                 tap_width: 0,
                 depends_on_steps: false,
+                is_prompt: false,
                 record: Box::new(|_| Observed::default()),
             },
         }

@@ -97,6 +97,35 @@ pub fn check_company(
     Ok(())
 }
 
+/// Rows that are written and rows of a prompt in one step, each with the bits of a step of its own kind alone.
+pub fn check_beside(case: &Case, make: &mut dyn FnMut() -> Box<dyn Backend>) -> Result<(), Failure> {
+    assert!(case.is_prompt, "{case}: has no rows of prompts");
+    let steps = [(1, 63), (7, 100), (40, 5), (8, 1), (33, 239), (64, 448)];
+    let tokens = streams(2, steps.iter().map(|s| s.0.max(s.1)).sum());
+    let mut together = Session::new(case, make(), 2, tokens[0].len())?;
+    together.write_parts(Some(1));
+    let mut written = Session::new(case, make(), 1, tokens[0].len())?;
+    written.write_parts(None);
+    let mut read = Session::new(case, make(), 1, tokens[0].len())?;
+    let mut at = 0;
+    for (first, second) in steps {
+        let (first, second) = (&tokens[0][at..][..first], &tokens[1][at..][..second]);
+        let out = together.feed(&[Part::chain(0, first), Part::chain(1, second)], Order::Apart)?;
+        let alone = [
+            written.feed(&[Part::chain(0, first)], Order::Apart)?.remove(0),
+            read.feed(&[Part::chain(0, second)], Order::Apart)?.remove(0),
+        ];
+        for (kind, (out, alone)) in ["written", "of a prompt"].iter().zip(out.iter().zip(&alone)) {
+            for (i, (got, alone)) in out.iter().zip(alone).enumerate() {
+                let what = || format!("row {i} {kind} in a step of {} and {}", first.len(), second.len());
+                same_bits(case, &what, got, alone)?;
+            }
+        }
+        at += first.len().max(second.len());
+    }
+    Ok(())
+}
+
 /// A prompt of `len` rows fed whole, in chunks of 7, 16 and 64, and row by row.
 pub fn check_chunks(
     case: &Case,

@@ -9,8 +9,8 @@
 //!     conformance::check(&case, Box::new(Cpu::new(2)), &Tolerances::CPU).unwrap();
 //! }
 //! ```
-//! and by the checks of row invariance: [`check_company`], [`check_chunks`] (a promise of the CPU only) and
-//! [`check_trees`]. Only tests use this; nothing of it is linked into a program that does not.
+//! and by the checks of row invariance: [`check_company`], [`check_chunks`] (a promise of the CPU only),
+//! [`check_trees`], and [`check_beside`] where prompts have kernels of their own. Only tests use this; nothing of it is linked into a program that does not.
 
 mod case;
 mod closeness;
@@ -21,7 +21,7 @@ mod session;
 
 pub use case::{Arithmetic, Case, CaseBuilder, Input, Kind, Observed};
 pub use closeness::{Distance, Tolerances, check, distance};
-pub use invariance::{DEEP_TREE, check_chunks, check_company, check_trees};
+pub use invariance::{DEEP_TREE, check_beside, check_chunks, check_company, check_trees};
 pub use numbers::{Random, float_matrix, random_matrix};
 pub use rows::cases;
 pub use session::{Order, Part, RowOutput, Session};

@@ -47,6 +47,7 @@ struct Sequence {
 
 struct Prepared {
     bucket: usize,
+    written_room: Option<usize>,
     id: PlanId,
     plan: Plan,
     observed: Observed,
@@ -60,6 +61,8 @@ pub struct Session<'c> {
     seqs: Vec<Sequence>,
     pages_per_seq: usize,
     step: Step,
+    /// Parts of a step before those of prompts; `None`: no rows are of prompts.
+    written_parts: Option<usize>,
 }
 
 impl<'c> Session<'c> {
@@ -80,7 +83,15 @@ impl<'c> Session<'c> {
             tap_width: case.tap_width,
         })?;
         let seqs = (0..n_seqs).map(|_| Sequence { committed: 0, stored_grid: 0 }).collect();
-        Ok(Self { case, backend, state, plans: Vec::new(), seqs, pages_per_seq, step: Step::default() })
+        let written_parts = case.is_prompt.then_some(0);
+        let (plans, step) = (Vec::new(), Step::default());
+        Ok(Self { case, backend, state, plans, seqs, pages_per_seq, step, written_parts })
+    }
+
+    /// From now on so many parts of each step are written, before prompts; with `None` all are, as of a case without
+    /// prompts.
+    pub fn write_parts(&mut self, n: Option<usize>) {
+        self.written_parts = n;
     }
 
     /// Forgets a sequence, so that its slot and pages serve another.
@@ -190,7 +201,12 @@ impl<'c> Session<'c> {
             seqs.push(step.add_seq(slot, seq.committed, n_sure, seq.stored_grid, tables));
         }
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
-        for (p, i) in places(parts, order) {
+        let written_rows = |n: usize| parts[..n].iter().map(|p| p.tokens.len()).sum::<usize>();
+        let prompts_at = self.written_parts.map(written_rows);
+        for (row, (p, i)) in places(parts, order).into_iter().enumerate() {
+            if prompts_at == Some(row) {
+                step.begin_prompts();
+            }
             let part = &parts[p];
             let parent = match i.checked_sub(part.n_sure()) {
                 Some(draft) => rows[p][part.draft_parents[draft]],
@@ -210,12 +226,15 @@ impl<'c> Session<'c> {
 
     fn plan_for(&mut self, n_rows: usize) -> Result<usize, BackendError> {
         let bucket = bucket_for(n_rows).expect("the table feeds at most the largest bucket");
-        if let Some(at) = self.plans.iter().position(|p| p.bucket == bucket) {
+        let written_room = self.written_parts.map(|_| self.step.n_written());
+        let is_it = |p: &Prepared| p.bucket == bucket && p.written_room == written_room;
+        if let Some(at) = self.plans.iter().position(is_it) {
             return Ok(at);
         }
-        let (plan, observed) = self.case.record(bucket);
+        let (mut plan, observed) = self.case.record(bucket);
+        plan.written_before_prompts = written_room;
         let id = self.backend.prepare(plan.clone())?;
-        self.plans.push(Prepared { bucket, id, plan, observed });
+        self.plans.push(Prepared { bucket, written_room, id, plan, observed });
         Ok(self.plans.len() - 1)
     }
 }

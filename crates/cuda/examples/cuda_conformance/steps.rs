@@ -68,9 +68,17 @@ impl Timed {
         (times, self.cuda.graph_nodes(id).unwrap_or(0))
     }
 
+    /// The plan of a chunk of a prompt, alone in its step.
+    fn record_prompt(&self) -> Plan {
+        Plan { written_before_prompts: Some(0), ..self.record(PROMPT) }
+    }
+
     /// A root and a chain of drafts below it, at `committed`; all rows sure where `is_prompt`.
     fn step(&self, committed: usize, rows: usize, is_prompt: bool) -> Step {
         let mut step = Step::default();
+        if is_prompt {
+            step.begin_prompts();
+        }
         let n_sure = if is_prompt { rows as u32 } else { 1 };
         let grid = if committed == 0 { 0 } else { grid_of(committed as u32 - 1) };
         let tables = (0..self.n_classes).map(|_| self.table.as_slice());
@@ -104,7 +112,7 @@ impl Timed {
     /// Positions `from .. to` enter the pages: by whole steps, or with whatever keys the buffers hold, which a time does
     /// not depend on.
     fn read(&mut self, from: usize, to: usize, is_whole: bool) -> f64 {
-        let mut plan = self.record(PROMPT);
+        let mut plan = self.record_prompt();
         if !is_whole {
             plan.ops
                 .retain(|op| matches!(op, Op::Embed { .. } | Op::Angles { .. } | Op::AttentionPrepare(_)));
@@ -132,6 +140,9 @@ impl Timed {
             let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
             println!("{bucket:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}");
         }
+        let (times, nodes) = self.time(self.record_prompt(), &self.step(context, PROMPT, true));
+        let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
+        println!("{PROMPT:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   of a prompt");
     }
 
     fn kinds(&mut self, context: usize) {
@@ -144,7 +155,7 @@ impl Timed {
             let prompt = (PROMPT, self.step(context, PROMPT, true));
             let streams = (self.n_slots > 1).then(|| (self.n_slots, self.streams(context)));
             for (rows, step) in drafts.into_iter().chain([prompt]).chain(streams) {
-                let mut plan = self.record(rows);
+                let mut plan = if rows == PROMPT { self.record_prompt() } else { self.record(rows) };
                 plan.ops.retain(belongs);
                 let (times, nodes) = self.time(plan, &step);
                 let us = 1e3 * times[REPEATS / 2];

@@ -1,11 +1,11 @@
 //! Products with weight matrices: on the fast kernels where they hold all of an op's matrices, else on weights as files
 //! hold them.
 
-use overdraft_plan::{Act, Glu, LinearOut, MatrixId, VectorId};
+use overdraft_plan::{Act, Glu, LinearOut, MatrixId, Op, VectorId};
 
 use super::{Cx, glu_params, kernel_params};
 use crate::driver::Result;
-use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part, Rows};
+use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part};
 use crate::weights::RawView;
 
 /// `MAX_PARTS` of `linear_simple.cu`.
@@ -80,27 +80,32 @@ fn part(cx: &Cx<'_>, weight: MatrixId, bias: Option<VectorId>, out: Act, first_o
 type Product = (MatrixId, Option<VectorId>, Act);
 
 /// The op on the fast kernels, if they hold all its matrices.
-fn try_fast(cx: &Cx<'_>, x: Act, products: &[Product], mut epilogue: Epilogue) -> Result<bool> {
+fn try_fast(cx: &Cx<'_>, op: &Op, x: Act, products: &[Product], mut epilogue: Epilogue) -> Result<bool> {
     let Some(fast) = cx.weights.fast() else { return Ok(false) };
     let part = |(weight, bias, out): &Product| {
         let weight = cx.weights.handle(*weight)?;
         Some(Part { weight, bias: cx.weights.opt_vector(*bias), out: cx.act(*out) })
     };
     let Some(parts) = products.iter().map(part).collect::<Option<Vec<Part>>>() else { return Ok(false) };
+    let rows = cx.rows_of_op(op, x, fast);
+    if rows.bucket == 0 {
+        return Ok(true);
+    }
     let input = imaged(cx, fast, x)?;
-    let makes_image = fast.makes_image(&parts, &epilogue);
+    // Of all rows or none: what prompts make is not in it.
+    let makes_image = fast.makes_image(&parts, &epilogue) && rows.bucket == cx.capacity(x) as usize;
     if let Epilogue::Glu { image, .. } = &mut epilogue
         && makes_image
     {
         *image = cx.image_to_make(products[0].2);
     }
-    fast.launch(cx.gpu, &input, &parts, epilogue)?;
+    fast.launch(cx.gpu, &Input { rows, ..input }, &parts, epilogue)?;
     Ok(true)
 }
 
 /// The input with an image of what it holds now.
 fn imaged(cx: &Cx<'_>, fast: &dyn LinearKernels, x: Act) -> Result<Input> {
-    let rows = Rows { bucket: cx.capacity(x) as usize, count: cx.count(x) };
+    let rows = cx.rows_of_image(x, fast);
     let place = cx.memory.image(x);
     let image = place.map_or(0, |at| cx.base + at as u64);
     let input = Input { x: cx.act(x), image, cols: cx.width(x), rows };
@@ -113,9 +118,9 @@ fn imaged(cx: &Cx<'_>, fast: &dyn LinearKernels, x: Act) -> Result<Input> {
 }
 
 /// All outputs of one input in one launch.
-pub(super) fn linear(cx: &Cx<'_>, x: Act, outs: &[LinearOut]) -> Result<()> {
+pub(super) fn linear(cx: &Cx<'_>, op: &Op, x: Act, outs: &[LinearOut]) -> Result<()> {
     let products: Vec<Product> = outs.iter().map(|o| (o.weight, o.bias, o.out)).collect();
-    if try_fast(cx, x, &products, Epilogue::Store)? {
+    if try_fast(cx, op, x, &products, Epilogue::Store)? {
         return Ok(());
     }
     for outs in outs.chunks(MAX_PARTS) {
@@ -132,13 +137,14 @@ pub(super) fn linear(cx: &Cx<'_>, x: Act, outs: &[LinearOut]) -> Result<()> {
 
 pub(super) fn linear_add(
     cx: &Cx<'_>,
+    op: &Op,
     x: Act,
     weight: MatrixId,
     bias: Option<VectorId>,
     gate: Option<Act>,
     stream: Act,
 ) -> Result<()> {
-    if try_fast(cx, x, &[(weight, bias, stream)], Epilogue::Add { gate: cx.opt_act(gate) })? {
+    if try_fast(cx, op, x, &[(weight, bias, stream)], Epilogue::Add { gate: cx.opt_act(gate) })? {
         return Ok(());
     }
     let mut params = params(cx, x, ADD);
@@ -148,10 +154,17 @@ pub(super) fn linear_add(
     launch(cx, x, &params)
 }
 
-pub(super) fn linear_glu(cx: &Cx<'_>, x: Act, [gate, up]: [MatrixId; 2], glu: Glu, out: Act) -> Result<()> {
+pub(super) fn linear_glu(
+    cx: &Cx<'_>,
+    op: &Op,
+    x: Act,
+    [gate, up]: [MatrixId; 2],
+    glu: Glu,
+    out: Act,
+) -> Result<()> {
     let (kind, alpha, limit) = glu_params(glu);
     let epilogue = Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) };
-    if try_fast(cx, x, &[(gate, None, out), (up, None, out)], epilogue)? {
+    if try_fast(cx, op, x, &[(gate, None, out), (up, None, out)], epilogue)? {
         return Ok(());
     }
     let mut params = params(cx, x, GLU);

@@ -5,10 +5,11 @@ pub(crate) mod attention;
 pub(crate) mod commit;
 mod experts;
 mod linear;
+pub(crate) mod prompt_linear;
 pub(crate) mod recurrent;
 mod row_ops;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet};
 
@@ -32,6 +33,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) counters: u64,
     /// Inputs whose images are those of what they now hold.
     pub(crate) imaged: RefCell<Vec<Act>>,
+    /// The input whose rows of prompts the one image for them is of.
+    pub(crate) prompt_image: Cell<Option<Act>>,
 }
 
 impl Cx<'_> {
@@ -79,6 +82,10 @@ impl Cx<'_> {
         let Some((fast, at)) = self.weights.fast().zip(self.memory.image(out)) else {
             return (0, ImageShape::default());
         };
+        // An image of the written rows alone is made by itself: ops that make an input do so for all rows.
+        if self.rows_of_image(out, fast).bucket < self.capacity(out) as usize {
+            return (0, ImageShape::default());
+        }
         self.imaged.borrow_mut().push(out);
         (self.base + at as u64, fast.image_shape(self.capacity(out) as usize, self.width(out)))
     }
@@ -87,6 +94,7 @@ impl Cx<'_> {
     fn forget_images(&self, op: &Op) {
         let written = written(op);
         self.imaged.borrow_mut().retain(|act| !written.contains(act));
+        self.prompt_image.set(self.prompt_image.get().filter(|act| !written.contains(act)));
     }
 
     pub(crate) fn launch<P: KernelParams>(
@@ -175,6 +183,7 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
             }
             None => {
                 launch(op, cx)?;
+                prompt_linear::launch(cx, op)?;
                 1
             }
         };
@@ -193,11 +202,11 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::GatedNorm { x, gate, norm, head_dim, out } => {
             row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
         }
-        Op::Linear { x, outs } => linear::linear(cx, *x, outs),
+        Op::Linear { x, outs } => linear::linear(cx, op, *x, outs),
         Op::LinearAdd { x, weight, bias, gate, stream } => {
-            linear::linear_add(cx, *x, *weight, *bias, *gate, *stream)
+            linear::linear_add(cx, op, *x, *weight, *bias, *gate, *stream)
         }
-        Op::LinearGlu { x, gate, up, glu, out } => linear::linear_glu(cx, *x, [*gate, *up], *glu, *out),
+        Op::LinearGlu { x, gate, up, glu, out } => linear::linear_glu(cx, op, *x, [*gate, *up], *glu, *out),
         Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
         Op::RecurrentPrepare(_) | Op::Recurrent(_) => unreachable!("taken by `recurrent::Fused`"),

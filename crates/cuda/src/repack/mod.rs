@@ -7,6 +7,7 @@ mod launch;
 mod layout;
 mod pack;
 mod planes;
+mod prompt;
 mod scales;
 #[cfg(test)]
 mod tests;
@@ -18,7 +19,7 @@ use std::cell::RefCell;
 use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result};
-use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part};
+use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput};
 use deal::{Lists, Product, Segment, Weights};
 use launch::{ImageParams, MAX_PARTS, MAX_TILES, PARTIAL_BYTES, Plan};
 use layout::{CELL_COLS, Format};
@@ -44,6 +45,8 @@ pub(crate) struct Tiles {
     shared_bytes: usize,
     /// Tiles of 8 rows to a launch.
     group_tiles: usize,
+    /// Of prompts.
+    cut: prompt::Cut,
 }
 
 impl Tiles {
@@ -58,6 +61,7 @@ impl Tiles {
             n_blocks,
             shared_bytes,
             group_tiles,
+            cut: prompt::Cut::new(device),
         }
     }
 
@@ -184,6 +188,24 @@ impl LinearKernels for Tiles {
         let params = ImageParams::new(input, self.group_tiles);
         let grid = [input.cols.div_ceil(CELL_COLS).div_ceil(8), input.rows.bucket, 1];
         gpu.launch(("image", "make_image"), grid, 256, 0, &params)
+    }
+
+    fn prompt_image_bytes(&self, bucket: usize, cols: usize) -> usize {
+        prompt::image_bytes(bucket, cols)
+    }
+
+    fn make_prompt_image(&self, gpu: Gpu<'_>, input: &PromptInput) -> Result<()> {
+        prompt::make_image(gpu, input)
+    }
+
+    fn launch_prompts(
+        &self,
+        gpu: Gpu<'_>,
+        input: &PromptInput,
+        parts: &[Part],
+        epilogue: Epilogue,
+    ) -> Result<()> {
+        self.run_prompts(gpu, input, parts, epilogue)
     }
 
     fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()> {

@@ -62,6 +62,8 @@ pub struct Runner {
     seqs: Vec<Seq>,
     classes: Vec<Retention>,
     pages_per_seq: usize,
+    /// Rows are those of prompts, on a backend that has kernels of their own for them.
+    pub reads_apart: bool,
 }
 
 #[derive(Clone, Default)]
@@ -88,7 +90,8 @@ impl Runner {
             backend.reset_slot(state, slot);
         }
         let seqs = vec![Seq::default(); seqs];
-        Self { decoder, backend, state, plans: Vec::new(), seqs, classes: spec.classes, pages_per_seq }
+        let (plans, classes) = (Vec::new(), spec.classes);
+        Self { decoder, backend, state, plans, seqs, classes, pages_per_seq, reads_apart: false }
     }
 
     /// One step over rows given as (sequence, tokens); every row is sure. Rows of different sequences alternate
@@ -104,6 +107,9 @@ impl Runner {
             let classes = self.classes.iter().map(|_| tables[*slot].as_slice());
             let n = tokens.len() as u32;
             handles.push((step.add_seq(*slot as u32, seq.committed, n, seq.stored_grid, classes), NO_PARENT));
+        }
+        if self.reads_apart {
+            step.begin_prompts();
         }
         let mut owners = Vec::new();
         let longest = parts.iter().map(|p| p.1.len()).max().unwrap_or(0);
@@ -126,7 +132,8 @@ impl Runner {
         if !self.plans.iter().any(|p| p.0 == bucket) {
             let all: Vec<usize> = (0..n_layers).collect();
             let options = RecordOptions { bucket, logit_rows: bucket, taps: &all, speculative: false };
-            let plan = self.decoder.record(options);
+            let mut plan = self.decoder.record(options);
+            plan.written_before_prompts = self.reads_apart.then_some(0);
             self.plans.push((bucket, self.backend.prepare(plan.clone()).unwrap(), plan));
         }
         let (_, id, plan) = self.plans.iter().find(|p| p.0 == bucket).unwrap();

@@ -1,0 +1,103 @@
+//! Rows of prompts in linear ops: kernels of their own, whatever stands beside them. Which rows of an op run on which kernels is
+//! decided here.
+
+use overdraft_plan::{Act, Op, Plan, RowSet};
+
+use super::{Cx, glu_params};
+use crate::driver::Result;
+use crate::linear::{Epilogue, ImageShape, LinearKernels, Part, PromptInput, Rows};
+
+/// What a linear op reads.
+pub(crate) fn input(op: &Op) -> Option<Act> {
+    match op {
+        Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. } => Some(*x),
+        _ => None,
+    }
+}
+
+/// Whether the op's rows of prompts run on kernels of their own. Heads are for chosen rows, few at a time; routers must choose for a
+/// prompt as close to the definitions as they do for what is written.
+pub(crate) fn is_apart(plan: &Plan, op: &Op) -> bool {
+    let feeds_router = |outs: &[overdraft_plan::LinearOut]| {
+        plan.ops.iter().any(|op| matches!(op, Op::Route(r) if outs.iter().any(|o| o.out == r.logits)))
+    };
+    plan.written_before_prompts.is_some()
+        && input(op).is_some_and(|x| plan.act(x).rows == RowSet::Step)
+        && !matches!(op, Op::Linear { outs, .. } if feeds_router(outs))
+}
+
+/// Rows of `x` that some op reads as written ones, at most: those an image is made of.
+pub(crate) fn imaged_rows(plan: &Plan, x: Act, fast: &dyn LinearKernels) -> usize {
+    let of_op =
+        |op: &Op| if is_apart(plan, op) { written_rows(plan, fast) } else { plan.capacity(plan.act(x).rows) };
+    plan.ops.iter().filter(|op| input(op) == Some(x)).map(of_op).max().unwrap_or(0)
+}
+
+/// Room for written rows before prompts, in whole groups of the launches it takes, as images are laid out.
+fn written_rows(plan: &Plan, fast: &dyn LinearKernels) -> usize {
+    let group = 8 * fast.image_shape(plan.bucket, 1).group_tiles as usize;
+    plan.written_before_prompts.map_or(plan.bucket, |n| n.next_multiple_of(group).min(plan.bucket))
+}
+
+/// Bytes for the image of any one input.
+pub(crate) fn image_bytes(plan: &Plan, fast: Option<&dyn LinearKernels>) -> usize {
+    let Some(fast) = fast else { return 0 };
+    let apart = plan.ops.iter().filter(|op| is_apart(plan, op)).filter_map(input);
+    apart.map(|x| fast.prompt_image_bytes(plan.bucket, plan.act(x).width)).max().unwrap_or(0)
+}
+
+impl Cx<'_> {
+    /// Rows of `x` that its image has.
+    pub(super) fn rows_of_image(&self, x: Act, fast: &dyn LinearKernels) -> Rows {
+        let bucket = imaged_rows(self.plan(), x, fast);
+        let count = if bucket < self.capacity(x) as usize { self.step.written() } else { self.count(x) };
+        Rows { bucket, count }
+    }
+
+    /// Rows of an op that run on the kernels for written ones.
+    pub(super) fn rows_of_op(&self, op: &Op, x: Act, fast: &dyn LinearKernels) -> Rows {
+        if is_apart(self.plan(), op) {
+            Rows { bucket: written_rows(self.plan(), fast), count: self.step.written() }
+        } else {
+            Rows { bucket: self.capacity(x) as usize, count: self.count(x) }
+        }
+    }
+}
+
+/// The op over the rows of prompts, if they are apart and the fast kernels hold all its matrices.
+pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
+    let (Some(fast), Some(x), true) = (cx.weights.fast(), input(op), is_apart(cx.plan(), op)) else {
+        return Ok(());
+    };
+    let part = |weight, bias, out| {
+        let weight = cx.weights.handle(weight)?;
+        Some(Part { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out) })
+    };
+    let (parts, epilogue): (Option<Vec<Part>>, Epilogue) = match op {
+        Op::Linear { outs, .. } => {
+            (outs.iter().map(|o| part(o.weight, o.bias, o.out)).collect(), Epilogue::Store)
+        }
+        Op::LinearAdd { weight, bias, gate, stream, .. } => {
+            (part(*weight, *bias, *stream).map(|p| vec![p]), Epilogue::Add { gate: cx.opt_act(*gate) })
+        }
+        Op::LinearGlu { gate, up, glu, out, .. } => {
+            let (kind, alpha, limit) = glu_params(*glu);
+            let parts = [*gate, *up].iter().map(|w| part(*w, None, *out)).collect();
+            (parts, Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) })
+        }
+        _ => return Ok(()),
+    };
+    let Some(parts) = parts else { return Ok(()) };
+    let input = PromptInput {
+        x: cx.act(x),
+        image: cx.base + cx.memory.prompt_image as u64,
+        cols: cx.width(x),
+        bucket: cx.plan().bucket,
+        count: cx.step.counts,
+        written: cx.step.written(),
+    };
+    if cx.prompt_image.replace(Some(x)) != Some(x) {
+        fast.make_prompt_image(cx.gpu, &input)?;
+    }
+    fast.launch_prompts(cx.gpu, &input, &parts, epilogue)
+}
