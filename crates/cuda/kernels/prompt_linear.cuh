@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_tiles(const PromptParams& p, const PromptTu
         const u32 n_stages = tile.n_stages(), input_bytes = (tile.n_rows + 7) / 8 * EIGHT_BYTES;
         u32 cell = 0;
         for (u32 stage = 0; stage < n_stages; stage++) {
-#if HAS_WGMMA
+#if PROMPT_WGMMA
             const u32 of_tile = tile.stage_records(stage) * tile.part->tile_bytes;
             const u32 bytes[2] = {tile.n_tiles(0) * of_tile, tile.n_tiles(1) * of_tile};
             weights.wait_empty();
@@ -81,12 +81,12 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
     const u32 written = *(const u32*)p.written, rows = *(const u32*)p.count - written;
     const PromptTurns turns(p.n_units, rows, N, N == CUT_ROWS);
     if (warp >= SUM_WARPS) {
-#if HAS_WGMMA
+#if PROMPT_WGMMA
         registers_fewer<40>();
 #endif
         if (warp == SUM_WARPS && lane < COPY_LANES) copy_tiles<N>(p, turns, rows, inputs, weights);
     } else {
-#if HAS_WGMMA
+#if PROMPT_WGMMA
         registers_more<232>();
 #endif
         u32 t = blockIdx.x;
@@ -100,7 +100,7 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
 // Without wgmma there are registers for 64 rows only, and no other tile is asked for.
 template <int N>
 __device__ __forceinline__ void prompt_entry(const PromptParams& p) {
-    if constexpr (HAS_WGMMA || N == 64) prompt_linear<N>(p);
+    if constexpr (PROMPT_WGMMA || N == 64) prompt_linear<N>(p);
     else __trap();
 }
 

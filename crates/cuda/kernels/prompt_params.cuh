@@ -10,10 +10,10 @@
 #define SUM_WARPS 8u           // of 16 outputs of each half
 // And a warp that copies; where registers are dealt to warpgroups, a warpgroup.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#define HAS_WGMMA 1
+#define PROMPT_WGMMA 1
 #define PROMPT_THREADS 384u
 #else
-#define HAS_WGMMA 0
+#define PROMPT_WGMMA 0
 #define PROMPT_THREADS 288u
 #endif
 #define MAX_PROMPT_SLOTS 16u

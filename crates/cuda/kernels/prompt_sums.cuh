@@ -10,7 +10,7 @@
 template <int N>
 using PromptSums = float[2][N / 2];
 
-#if HAS_WGMMA
+#if PROMPT_WGMMA
 // Adds a quad of 64 columns. Under way when this returns; what was before is done.
 template <int N>
 __device__ __forceinline__ void sum_quad(float (&sums)[N / 2], const u32 (&a)[4][4], u32 rows) {
@@ -18,7 +18,7 @@ __device__ __forceinline__ void sum_quad(float (&sums)[N / 2], const u32 (&a)[4]
 #pragma unroll
     for (int j = 0; j < 4; j++) wgmma(sums, a[j], wgmma_rows(rows + j * 32));
     wgmma_end_group();
-    wgmma_wait<1>();
+    wgmma_until<1>();
 }
 #else
 template <int N>
@@ -49,7 +49,7 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
 #pragma unroll 1
     for (u32 stage = 0; stage < n_stages; stage++) {
         const u32 n_records = tile.stage_records(stage), n_cells = tile.stage_cells(stage);
-#if HAS_WGMMA
+#if PROMPT_WGMMA
         weights.wait_full();
 #endif
         // Of 128 columns.
@@ -59,7 +59,7 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
             // One half after the other: registers for the codes of both are not there.
 #pragma unroll
             for (u32 h = 0; h < 2; h++) {
-#if HAS_WGMMA
+#if PROMPT_WGMMA
                 const u8* from = shared_at(weights.slot() + h * (weights.slot_bytes / 2));
                 const u32 there = place;
 #else
@@ -74,16 +74,16 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
                     u32 a[4][4];
                     quad_weights(w, q, a);
                     sum_quad<N>(sums[h], a, inputs.slot() + q * (inputs.slot_bytes / 2));
-#if HAS_WGMMA
+#if PROMPT_WGMMA
                     if (h == 0 && q == 0 && holds_input && speaks) inputs.leave_last();
 #endif
                 }
-#if !HAS_WGMMA
+#if !PROMPT_WGMMA
                 // The next half's weights are not asked for before: the assembler did so for all, and spilled.
                 __syncwarp();
 #endif
             }
-#if HAS_WGMMA
+#if PROMPT_WGMMA
             holds_input = true;
 #else
             __syncwarp();
@@ -91,14 +91,14 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
 #endif
             inputs.next();
         }
-#if HAS_WGMMA
+#if PROMPT_WGMMA
         __syncwarp();
         if (speaks) weights.leave();
         weights.next();
 #endif
     }
-#if HAS_WGMMA
-    wgmma_wait<0>();
+#if PROMPT_WGMMA
+    wgmma_until<0>();
     if (holds_input && speaks) inputs.leave_last();
 #endif
 }

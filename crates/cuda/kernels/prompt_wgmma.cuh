@@ -3,7 +3,7 @@
 #pragma once
 #include "prompt_params.cuh"
 
-#if HAS_WGMMA
+#if PROMPT_WGMMA
 
 // Eight rows of 128 bytes, swizzled; the next eight lie 1024 bytes on. A step of 16 columns is 32 bytes further.
 __device__ __forceinline__ u64 wgmma_rows(u32 address) { return (u64)(address >> 4) | 1ull << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
@@ -13,7 +13,7 @@ __device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.a
 __device__ __forceinline__ void wgmma_end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until no more than N groups are under way.
 template <int N>
-__device__ __forceinline__ void wgmma_wait() {
+__device__ __forceinline__ void wgmma_until() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 // A role's share of the registers.
