@@ -67,7 +67,7 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
                 const u32 tiles = tile.n_tiles(h), there = place < tiles ? place : 0;
                 const u8* from = tile.weights(tiles ? h : 0, stage);
 #endif
-                F w({from + there * n_records * tile_bytes, tile_bytes, n_records});
+                F w(from + there * n_records * tile_bytes);
                 w.begin(cell);
 #pragma unroll
                 for (u32 q = 0; q < 2; q++) {
