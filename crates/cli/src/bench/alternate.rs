@@ -75,7 +75,7 @@ impl Work {
 }
 
 /// For models whose tokenizer knows no words, as where weights are random: the same ones every time.
-fn random_prompts(n: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
+pub(crate) fn random_prompts(n: usize, length: usize, vocab: usize) -> Vec<Vec<u32>> {
     let mut numbers = Numbers::new(1);
     (0..n).map(|_| (0..length).map(|_| numbers.below(vocab) as u32).collect()).collect()
 }

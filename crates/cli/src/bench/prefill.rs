@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use overdraft_engine::{Engine, Request, Sampling, Stats};
 use serde_json::{Value, json};
 
-use super::alternate::write;
+use super::alternate::{random_prompts, write};
 use super::args::PrefillArgs;
 use super::decode::Pair;
 use super::mode::BenchMode;
@@ -115,5 +115,9 @@ pub(crate) fn read(engine: &mut Engine, prompt: &[u32]) -> Result<Stats> {
 /// So many tokens of Python, over and over if need be.
 pub(crate) fn tokens(model: &Model, n: usize) -> Result<Vec<u32>> {
     let text = prompt_set::load("humaneval")?.concat();
-    Ok(raw_tokens(&model.tokenizer, &text).into_iter().cycle().take(n).collect())
+    let tokens = raw_tokens(&model.tokenizer, &text);
+    if tokens.is_empty() {
+        return Ok(random_prompts(1, n, model.hyper.vocab).concat());
+    }
+    Ok(tokens.into_iter().cycle().take(n).collect())
 }

@@ -60,6 +60,7 @@ impl Timed {
             .map(|_| {
                 let begun = Instant::now();
                 self.cuda.run(id, self.state, step).unwrap();
+                self.cuda.wait().unwrap();
                 1e3 * begun.elapsed().as_secs_f64()
             })
             .skip(2)
