@@ -1,8 +1,8 @@
 // How weights and inputs come to the warps.
 //
 // Weights: each warp has two slots, which its lanes fill themselves, so no warp waits for another. The pieces of a stage lie side
-// by side in memory: warps that are about as far read it from end to end. (Each warp reading a run of its own took 5.9 ms a step
-// of the 27B where this takes 4.2: memory likes few places at a time. A third slot brings nothing at one row and costs 3 % at 16.)
+// by side in memory: warps that are about as far read it from end to end. (Memory likes few places at a time: in a
+// bare kernel each warp reading a run of its own took a third longer. A third slot costs 3 % there with 1 and 16 rows, 7 % with 32.)
 // Inputs: a ring of the block, read by all warps, which take turns at copying: at the start of a stage one of them refills the slot
 // that all have left half a ring ago. Which columns a stage needs was written down before the first.
 #pragma once
