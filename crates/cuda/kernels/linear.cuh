@@ -18,8 +18,10 @@ __device__ __forceinline__ void sum_stages(Sums<TILES>& acc, Stream& stream, Inp
         inputs.refill();
         copies_wait<0>();
         __syncwarp();
-        if (n > 1) stream.copy_next<F::STAGE_BYTES>();
-        else stream.segment++, stream.copy_first();
+        if (N_SLOTS(inputs.p) == 2) {
+            if (n > 1) stream.copy_next<F::STAGE_BYTES>();
+            else stream.segment++, stream.copy_first();
+        }
         F w(shared_at(stream.now));
         stream.turn();
         // The same for all lanes, which the compiler no longer knows after the loops at a unit's end: without this it moves every
@@ -27,6 +29,8 @@ __device__ __forceinline__ void sum_stages(Sums<TILES>& acc, Stream& stream, Inp
         const u32 cell = __shfl_sync(0xffffffffu, inputs.wait(), 0);
         sum_stage<F, TILES>(acc, w, cell, cell + TILES * CELL_BYTES, n > 1 || !odd);
         inputs.leave();
+        // The only slot is free now; after a segment's last stage the ends of its rows have it first.
+        if (N_SLOTS(inputs.p) == 1 && n > 1) stream.copy_next<F::STAGE_BYTES>();
     }
 }
 
@@ -61,7 +65,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     extern __shared__ __align__(128) u8 shared[];
     Room& room = *(Room*)shared;
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), base = shared_register(shared);
-    const u32 rings = base + (u32)sizeof(Room), inputs_at = rings + WARPS * 2 * p.slot_bytes, segments_at = inputs_at + p.n_inputs * p.input_bytes;
+    const u32 rings = base + (u32)sizeof(Room), inputs_at = rings + WARPS * N_SLOTS(p) * p.slot_bytes, segments_at = inputs_at + p.n_inputs * p.input_bytes;
     const Segment* const segments = (const Segment*)(shared + (segments_at - base));
     u32* const wanted = (u32*)(segments + p.list_segments);
     const u8* list = (const u8*)p.segments + (u64)blockIdx.x * p.list_segments * sizeof(Segment);
@@ -75,8 +79,8 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     copies_wait<0>();
     __syncthreads();
     pdl_next();
-    const u32 slot = rings + warp * 2 * p.slot_bytes;
-    Stream stream = {segments, nullptr, 0, slot + p.slot_bytes, slot};
+    const u32 slot = rings + warp * N_SLOTS(p) * p.slot_bytes;
+    Stream stream = {segments, nullptr, 0, N_SLOTS(p) == 2 ? slot + p.slot_bytes : slot, slot};
     stream.copy_first();
     stream.turn();
 
@@ -93,12 +97,15 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
 #pragma unroll 1
     for (const Segment* s = segments; s->n > 0; s++) {
         if (s->n_partials != IS_PARTIAL) ask_for_scales(p.parts[s->part], s->unit, room);
+        // With two slots the next stage's copies end the group.
+        if (N_SLOTS(p) == 1) copies_end_group();
         Sums<TILES> sums;
 #pragma unroll
         for (int i = 0; i < TILES; i++)
 #pragma unroll
             for (int k = 0; k < 4; k++) sums[i][k] = 0.0f;
         sum_segment<FORMATS, TILES>(s->format, sums, stream, inputs, s->n, 2 * (s->first_stage + s->n) > p.n_cells);
-        finish<TILES>(p, *s, room, {shared + (stream.other - base - warp * 2 * p.slot_bytes), 2 * p.slot_bytes}, sums);
+        finish<TILES>(p, *s, room, {shared + (stream.other - base - warp * N_SLOTS(p) * p.slot_bytes), N_SLOTS(p) * p.slot_bytes}, sums);
+        if (N_SLOTS(p) == 1) stream.segment++, stream.copy_first();
     }
 }

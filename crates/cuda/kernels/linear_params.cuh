@@ -66,4 +66,6 @@ struct LinearParams {
     u32 glu_kind;
     float glu_alpha, glu_limit;
     Part parts[MAX_PARTS];
+    u32 n_slots;                // of a warp, for weights: 2, or 1 where shared memory has no room for more
+    u32 pad;
 };

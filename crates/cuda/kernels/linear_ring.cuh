@@ -1,6 +1,6 @@
 // How weights and inputs come to the warps.
 //
-// Weights: each warp has two slots, which its lanes fill themselves, so no warp waits for another. The pieces of a stage lie side
+// Weights: each warp has two slots (one where shared memory is short), which its lanes fill themselves, so no warp waits for another. The pieces of a stage lie side
 // by side in memory: warps that are about as far read it from end to end. (Memory likes few places at a time: in a
 // bare kernel each warp reading a run of its own took a third longer. A third slot costs 3 % there with 1 and 16 rows, 7 % with 32.)
 // Inputs: a ring of the block, read by all warps, which take turns at copying: at the start of a stage one of them refills the slot
@@ -8,15 +8,23 @@
 #pragma once
 #include "linear_params.cuh"
 #include "linear_ptx.cuh"
+#include "linear_wgmma.cuh"
 
 #define MAX_INPUTS 8
+
+// Of a warp. Devices with wgmma have room for two of any format; there nothing is left of the other case.
+#if HAS_WGMMA
+#define N_SLOTS(p) 2
+#else
+#define N_SLOTS(p) (p).n_slots
+#endif
 
 // A warp's weights.
 struct Stream {
     const Segment* segment;  // in shared memory: whose stages are being copied
     const u8* from;          // this lane's of the next stage
     u32 stride;              // from one stage to the next
-    u32 now, other;          // addresses in shared memory: the slot that is read next, and the one after
+    u32 now, other;          // addresses in shared memory: the slot that is read next, and the one after, which may be the same
 
     __device__ __forceinline__ u32 lane_at() const { return (threadIdx.x & 31) * 16; }
     // The first stage of the segment.

@@ -15,8 +15,10 @@ __device__ __forceinline__ u64 wgmma_input(u32 at, u32 tile_bytes) { return at |
 
 __device__ __forceinline__ void wgmma_operands(u32 (&a)[4]) { asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory"); }
 __device__ __forceinline__ void wgmma_sums(float (&d)[4]) { asm volatile("" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])::"memory"); }
+// Registers that ordinary instructions wrote may be read by what follows.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until no more than LEFT groups are under way.
 template <int LEFT>
 __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");

@@ -14,11 +14,11 @@ using PromptSums = float[2][N / 2];
 // Adds a quad of 64 columns. Under way when this returns; what was before is done.
 template <int N>
 __device__ __forceinline__ void sum_quad(float (&sums)[N / 2], const u32 (&a)[4][4], u32 rows) {
-    wgmma_begin();
+    wgmma_fence();
 #pragma unroll
     for (int j = 0; j < 4; j++) wgmma(sums, a[j], wgmma_rows(rows + j * 32));
-    wgmma_end_group();
-    wgmma_until<1>();
+    wgmma_commit();
+    wgmma_wait<1>();
 }
 #else
 template <int N>
@@ -98,7 +98,7 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
 #endif
     }
 #if PROMPT_WGMMA
-    wgmma_until<0>();
+    wgmma_wait<0>();
     if (holds_input && speaks) inputs.leave_last();
 #endif
 }

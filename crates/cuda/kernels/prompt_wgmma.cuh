@@ -1,6 +1,7 @@
 // The warpgroup's matrix instructions of sm_90a. Four warps together: d += A B with A 64 outputs x 16 columns in registers, a warp's 16
 // outputs as in mma.m16n8k16, and B 16 columns x N rows in shared memory, as prompt_image.cuh lays them.
 #pragma once
+#include "linear_wgmma.cuh"
 #include "prompt_params.cuh"
 
 #if PROMPT_WGMMA
@@ -8,14 +9,6 @@
 // Eight rows of 128 bytes, swizzled; the next eight lie 1024 bytes on. A step of 16 columns is 32 bytes further.
 __device__ __forceinline__ u64 wgmma_rows(u32 address) { return (u64)(address >> 4) | 1ull << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
 
-// Registers that ordinary instructions wrote may be read by what follows.
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_end_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until no more than N groups are under way.
-template <int N>
-__device__ __forceinline__ void wgmma_until() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
 // A role's share of the registers.
 template <int N>
 __device__ __forceinline__ void registers_more() {

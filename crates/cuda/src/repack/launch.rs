@@ -2,6 +2,7 @@
 
 use super::deal::{Lists, Product};
 use super::layout::{CELL_COLS, Format};
+use crate::driver::Device;
 use crate::linear::{ImageShape, Input};
 use crate::ops::kernel_params;
 
@@ -30,10 +31,25 @@ const MAX_INPUTS: usize = 8;
 const ROOM_BYTES: usize = 16 * MAX_INPUTS + 2 * 256 * 4;
 /// Two rows of a unit's sums change places in a warp's slot.
 const LEAST_SLOT_BYTES: usize = 2 * 1040;
-/// How a block's shared memory is parted: two slots a warp for weights, slots of the block for inputs, its segments, and what
+/// What of a device a launch's shared memory follows from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Space {
+    shared_bytes: usize,
+    /// `HAS_WGMMA`: its kernels know two slots only, for which there always is room.
+    has_wgmma: bool,
+}
+
+impl Space {
+    pub(super) fn new(device: &Device) -> Self {
+        Self { shared_bytes: device.max_shared_bytes, has_wgmma: device.sm == 90 }
+    }
+}
+
+/// How a block's shared memory is parted: slots of each warp for weights, slots of the block for inputs, its segments, and what
 /// each of its stages needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rings {
+    n_slots: usize,
     slot_bytes: usize,
     n_inputs: usize,
     input_bytes: usize,
@@ -41,24 +57,40 @@ struct Rings {
 }
 
 impl Rings {
-    /// For stages of `stage_bytes` a warp and `tiles` tiles of rows, where lists take `list_bytes`.
-    fn new(stage_bytes: usize, tiles: usize, list_bytes: usize, shared_bytes: usize) -> Option<Self> {
+    /// For stages of `stage_bytes` a warp and `tiles` tiles of rows, where lists take `list_bytes`. Two slots a warp where there is
+    /// room; the 99 KB of RTX cards hold one of Q6_K, Q8_0 and floats.
+    fn new(stage_bytes: usize, tiles: usize, list_bytes: usize, space: Space) -> Option<Self> {
+        let with = |n_slots| Self::with_slots(n_slots, stage_bytes, tiles, list_bytes, space.shared_bytes);
+        with(2).or_else(|| if space.has_wgmma { None } else { with(1) })
+    }
+
+    fn with_slots(
+        n_slots: usize,
+        stage_bytes: usize,
+        tiles: usize,
+        list_bytes: usize,
+        shared_bytes: usize,
+    ) -> Option<Self> {
         // Two cells of 128 columns, or one and what its rounding left out.
         let input_bytes = tiles * 2 * CELL_BYTES;
         let slot_bytes = stage_bytes.next_multiple_of(16).max(LEAST_SLOT_BYTES);
-        let fixed = ROOM_BYTES + WARPS * 2 * slot_bytes + list_bytes;
+        let fixed = ROOM_BYTES + WARPS * n_slots * slot_bytes + list_bytes;
         let room = (shared_bytes.checked_sub(fixed)? / input_bytes).min(MAX_INPUTS);
         // A power of two: a stage's slot is found by its number.
         let n_inputs = 1 << room.checked_ilog2()?;
         let shared_bytes = fixed + n_inputs * input_bytes;
-        (n_inputs >= 2).then_some(Self { slot_bytes, n_inputs, input_bytes, shared_bytes })
+        (n_inputs >= 2).then_some(Self { n_slots, slot_bytes, n_inputs, input_bytes, shared_bytes })
     }
 }
 
-/// Whether there is room for `tiles` tiles of rows with weights of any format, and lists of an ordinary size.
-pub(super) fn fits(tiles: usize, shared_bytes: usize) -> bool {
+/// Room for lists of any matrix people have: a head of 250 000 outputs on 20 multiprocessors takes 7.
+const LISTS_BYTES: usize = 8 * 1024;
+
+/// Tiles of 8 rows that fit a launch with weights of any format.
+pub(super) fn group_tiles(space: Space) -> usize {
     let largest = overdraft_formats::DType::all().filter_map(Format::of).map(|f| f.stage_bytes()).max();
-    Rings::new(largest.unwrap_or(1), tiles, 2048, shared_bytes).is_some()
+    let fits = |tiles: &usize| Rings::new(largest.unwrap_or(1), *tiles, LISTS_BYTES, space).is_some();
+    (1..=MAX_TILES).rev().find(fits).unwrap_or(1)
 }
 
 /// `Part` of `linear_params.cuh`.
@@ -101,6 +133,8 @@ kernel_params!(LinearParams {
     glu_alpha: f32,
     glu_limit: f32,
     parts: [Part; MAX_PARTS],
+    n_slots: u32,
+    pad: u32,
 });
 
 /// A launch but for its rows.
@@ -159,6 +193,8 @@ impl Plan {
             glu_alpha,
             glu_limit,
             parts,
+            n_slots: 0,
+            pad: 0,
         };
         Self {
             params,
@@ -180,9 +216,9 @@ impl Plan {
         input: &Input,
         first: usize,
         tiles: usize,
-        shared_bytes: usize,
+        space: Space,
     ) -> Option<(LinearParams, usize)> {
-        let rings = Rings::new(self.stage_bytes, tiles, self.list_bytes, shared_bytes)?;
+        let rings = Rings::new(self.stage_bytes, tiles, self.list_bytes, space)?;
         let n_cells = input.cols.div_ceil(CELL_COLS);
         let image = input.image + (first * n_cells * (CELL_BYTES + REST_BYTES)) as u64;
         let params = LinearParams {
@@ -191,6 +227,7 @@ impl Plan {
             count: input.rows.count,
             first_row: 8 * first as u32,
             n_cells: n_cells as u32,
+            n_slots: rings.n_slots as u32,
             slot_bytes: rings.slot_bytes as u32,
             n_inputs: rings.n_inputs as u32,
             log_inputs: rings.n_inputs.ilog2(),
@@ -226,3 +263,33 @@ impl ImageParams {
 }
 
 const _: () = assert!(REST_BYTES <= CELL_BYTES && CELL_COLS == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overdraft_formats::DType;
+
+    #[test]
+    fn every_format_has_room_on_every_device() {
+        let kb = |shared: usize, has_wgmma| Space { shared_bytes: shared * 1024, has_wgmma };
+        //  device, rows of a launch, slots of Q4_K and of Q8_0 with as many rows
+        for (device, space, rows, q4_k, q8_0) in [
+            ("H100, H200", kb(227, true), 32, 2, 2),
+            ("B200", kb(227, false), 32, 2, 2),
+            ("A100", kb(163, false), 32, 2, 1),
+            ("RTX 30, 40, 50", kb(99, false), 16, 2, 1),
+        ] {
+            let tiles = group_tiles(space);
+            assert_eq!(8 * tiles, rows, "{device}");
+            for format in DType::all().filter_map(Format::of) {
+                let rings = Rings::new(format.stage_bytes(), tiles, LISTS_BYTES, space).expect(device);
+                assert!(rings.shared_bytes <= space.shared_bytes, "{device}");
+            }
+            let slots = |dtype: DType| {
+                let format = Format::of(dtype).unwrap();
+                Rings::new(format.stage_bytes(), tiles, LISTS_BYTES, space).unwrap().n_slots
+            };
+            assert_eq!((slots(DType::Q4_K), slots(DType::Q8_0)), (q4_k, q8_0), "{device}");
+        }
+    }
+}

@@ -21,7 +21,7 @@ use overdraft_plan::Matrix;
 use crate::driver::{CudaError, Device, DeviceBuffer, Result};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput};
 use deal::{Lists, Product, Segment, Weights};
-use launch::{ImageParams, MAX_PARTS, MAX_TILES, PARTIAL_BYTES, Plan};
+use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
 use layout::{CELL_COLS, Format};
 
 /// Of a cell of 8 rows and 128 columns (`kernels/image.cuh`), with what float weights read besides.
@@ -42,7 +42,7 @@ pub(crate) struct Tiles {
     partials: Option<DeviceBuffer>,
     dealt: RefCell<Vec<Dealt>>,
     n_blocks: usize,
-    shared_bytes: usize,
+    space: launch::Space,
     /// Tiles of 8 rows to a launch.
     group_tiles: usize,
     /// Of prompts.
@@ -51,15 +51,15 @@ pub(crate) struct Tiles {
 
 impl Tiles {
     pub(crate) fn new(device: &Device) -> Self {
-        let shared_bytes = device.max_shared_bytes;
-        let group_tiles = (1..=MAX_TILES).rev().find(|n| launch::fits(*n, shared_bytes)).unwrap_or(1);
+        let space = launch::Space::new(device);
+        let group_tiles = launch::group_tiles(space);
         let n_blocks = device.n_multiprocessors.min(launch::MAX_BLOCKS);
         Self {
             matrices: Vec::new(),
             partials: None,
             dealt: RefCell::default(),
             n_blocks,
-            shared_bytes,
+            space,
             group_tiles,
             cut: prompt::Cut::new(device),
         }
@@ -106,10 +106,9 @@ impl Tiles {
         let tiles = input.rows.bucket.div_ceil(8);
         for first in (0..tiles).step_by(self.group_tiles) {
             let group = self.group_tiles.min(tiles - first);
-            let Some((params, shared)) = plan.params(input, first, group, self.shared_bytes) else {
+            let Some((params, shared)) = plan.params(input, first, group, self.space) else {
                 let what = "a matrix of so many outputs".into();
-                let why =
-                    format!("a block's part of it does not fit {} bytes of shared memory", self.shared_bytes);
+                let why = format!("a block's part of it does not fit the shared memory: {:?}", self.space);
                 return Err(CudaError::Unsupported { what, why });
             };
             gpu.launch(plan.entry(group), [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
