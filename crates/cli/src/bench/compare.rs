@@ -67,7 +67,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let fastest = if pair.draft.is_some() { BenchMode::AUTO } else { BenchMode::Lookup };
     let mut fastest = start(fastest)?;
 
-    let prompt = prefill::tokens(&pair.model, read)?;
+    let prompt = prefill::tokens(&pair.model, read, &screen)?;
     let depth = work.prompts.iter().map(Vec::len).sum::<usize>() / work.prompts.len();
     let speculation = format!("{} on {}, over their plain decoding", fastest.mode, args.work.prompts);
     let mut lines = [

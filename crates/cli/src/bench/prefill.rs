@@ -25,7 +25,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
     let screen = Screen::new(args.output.quiet);
     let pair = Pair::open(&args.pair, &screen)?;
     let longest = args.lengths.iter().copied().max().unwrap_or(1) as usize;
-    let tokens = tokens(&pair.model, longest)?;
+    let tokens = tokens(&pair.model, longest, &screen)?;
     let machine = pair.machine(&args.pair, longest + 1)?;
     // With a draft its context is filled as the prompt is read, which has its price.
     let mut modes = vec![BenchMode::Plain];
@@ -113,10 +113,11 @@ pub(crate) fn read(engine: &mut Engine, prompt: &[u32]) -> Result<Stats> {
 }
 
 /// So many tokens of Python, over and over if need be.
-pub(crate) fn tokens(model: &Model, n: usize) -> Result<Vec<u32>> {
+pub(crate) fn tokens(model: &Model, n: usize, screen: &Screen) -> Result<Vec<u32>> {
     let text = prompt_set::load("humaneval")?.concat();
     let tokens = raw_tokens(&model.tokenizer, &text);
     if tokens.is_empty() {
+        screen.note("the model's tokenizer knows no words: prompts are random tokens");
         return Ok(random_prompts(1, n, model.hyper.vocab).concat());
     }
     Ok(tokens.into_iter().cycle().take(n).collect())

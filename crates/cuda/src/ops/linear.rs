@@ -3,7 +3,7 @@
 
 use overdraft_plan::{Act, Glu, LinearOut, MatrixId, Op, VectorId};
 
-use super::{Cx, glu_params, kernel_params};
+use super::{Cx, glu_params, kernel_params, prompt_linear};
 use crate::driver::Result;
 use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part};
 use crate::weights::RawView;
@@ -65,7 +65,7 @@ fn params(cx: &Cx<'_>, x: Act, kind: u32) -> LinearSimple {
     }
 }
 
-fn launch(cx: &Cx<'_>, x: Act, params: &LinearSimple) -> Result<()> {
+fn launch_simple(cx: &Cx<'_>, x: Act, params: &LinearSimple) -> Result<()> {
     let grid =
         [(params.n_outputs as usize).div_ceil(OUTPUTS), (cx.capacity(x) as usize).div_ceil(TILE_ROWS), 1];
     cx.launch(("linear_simple", "linear_simple"), grid, 256, 0, params)
@@ -76,31 +76,68 @@ fn part(cx: &Cx<'_>, weight: MatrixId, bias: Option<VectorId>, out: Act, first_o
     RawPart { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out), first_output, pad: 0 }
 }
 
-/// A matrix, its bias, and where its product goes.
-type Product = (MatrixId, Option<VectorId>, Act);
+/// A linear op whose matrices the fast kernels hold.
+pub(super) struct Held {
+    pub(super) x: Act,
+    pub(super) parts: Vec<Part>,
+    pub(super) epilogue: Epilogue,
+    /// Of a gated pair.
+    out: Option<Act>,
+}
 
-/// The op on the fast kernels, if they hold all its matrices.
-fn try_fast(cx: &Cx<'_>, op: &Op, x: Act, products: &[Product], mut epilogue: Epilogue) -> Result<bool> {
-    let Some(fast) = cx.weights.fast() else { return Ok(false) };
-    let part = |(weight, bias, out): &Product| {
-        let weight = cx.weights.handle(*weight)?;
-        Some(Part { weight, bias: cx.weights.opt_vector(*bias), out: cx.act(*out) })
+fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
+    let part = |weight: MatrixId, bias: Option<VectorId>, out: Act| {
+        let weight = cx.weights.handle(weight)?;
+        Some(Part { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out) })
     };
-    let Some(parts) = products.iter().map(part).collect::<Option<Vec<Part>>>() else { return Ok(false) };
-    let rows = cx.rows_of_op(op, x, fast);
+    match op {
+        Op::Linear { x, outs } => {
+            let parts = outs.iter().map(|o| part(o.weight, o.bias, o.out)).collect::<Option<_>>()?;
+            Some(Held { x: *x, parts, epilogue: Epilogue::Store, out: None })
+        }
+        Op::LinearAdd { x, weight, bias, gate, stream } => {
+            let epilogue = Epilogue::Add { gate: cx.opt_act(*gate) };
+            Some(Held { x: *x, parts: vec![part(*weight, *bias, *stream)?], epilogue, out: None })
+        }
+        Op::LinearGlu { x, gate, up, glu, out } => {
+            let (kind, alpha, limit) = glu_params(*glu);
+            let parts = vec![part(*gate, None, *out)?, part(*up, None, *out)?];
+            let epilogue = Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) };
+            Some(Held { x: *x, parts, epilogue, out: Some(*out) })
+        }
+        _ => None,
+    }
+}
+
+/// A linear op: rows that are written and rows of prompts on the fast kernels for each, or all rows as files hold weights.
+pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
+    if let (Some(fast), Some(held)) = (cx.weights.fast(), held(cx, op)) {
+        launch_written(cx, fast, op, &held)?;
+        return prompt_linear::launch(cx, fast, op, &held);
+    }
+    match op {
+        Op::Linear { x, outs } => linear(cx, *x, outs),
+        Op::LinearAdd { x, weight, bias, gate, stream } => {
+            linear_add(cx, *x, (*weight, *bias), *gate, *stream)
+        }
+        Op::LinearGlu { x, gate, up, glu, out } => linear_glu(cx, *x, [*gate, *up], *glu, *out),
+        _ => unreachable!("called for linear ops"),
+    }
+}
+
+fn launch_written(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -> Result<()> {
+    let rows = cx.rows_of_op(op, held.x, fast);
     if rows.bucket == 0 {
-        return Ok(true);
+        return Ok(());
     }
-    let input = imaged(cx, fast, x)?;
+    let input = imaged(cx, fast, held.x)?;
+    let mut epilogue = held.epilogue;
     // Of all rows or none: what prompts make is not in it.
-    let makes_image = fast.makes_image(&parts, &epilogue) && rows.bucket == cx.capacity(x) as usize;
-    if let Epilogue::Glu { image, .. } = &mut epilogue
-        && makes_image
-    {
-        *image = cx.image_to_make(products[0].2);
+    let makes_image = fast.makes_image(&held.parts, &epilogue) && rows.bucket == cx.capacity(held.x) as usize;
+    if let (Epilogue::Glu { image, .. }, Some(out), true) = (&mut epilogue, held.out, makes_image) {
+        *image = cx.image_to_make(out);
     }
-    fast.launch(cx.gpu, &Input { rows, ..input }, &parts, epilogue)?;
-    Ok(true)
+    fast.launch(cx.gpu, &Input { rows, ..input }, &held.parts, epilogue)
 }
 
 /// The input with an image of what it holds now.
@@ -118,11 +155,7 @@ fn imaged(cx: &Cx<'_>, fast: &dyn LinearKernels, x: Act) -> Result<Input> {
 }
 
 /// All outputs of one input in one launch.
-pub(super) fn linear(cx: &Cx<'_>, op: &Op, x: Act, outs: &[LinearOut]) -> Result<()> {
-    let products: Vec<Product> = outs.iter().map(|o| (o.weight, o.bias, o.out)).collect();
-    if try_fast(cx, op, x, &products, Epilogue::Store)? {
-        return Ok(());
-    }
+fn linear(cx: &Cx<'_>, x: Act, outs: &[LinearOut]) -> Result<()> {
     for outs in outs.chunks(MAX_PARTS) {
         let mut params = params(cx, x, STORE);
         params.n_parts = outs.len() as u32;
@@ -130,48 +163,32 @@ pub(super) fn linear(cx: &Cx<'_>, op: &Op, x: Act, outs: &[LinearOut]) -> Result
             *place = part(cx, out.weight, out.bias, out.out, params.n_outputs);
             params.n_outputs += place.weight.rows;
         }
-        launch(cx, x, &params)?;
+        launch_simple(cx, x, &params)?;
     }
     Ok(())
 }
 
-pub(super) fn linear_add(
+fn linear_add(
     cx: &Cx<'_>,
-    op: &Op,
     x: Act,
-    weight: MatrixId,
-    bias: Option<VectorId>,
+    (weight, bias): (MatrixId, Option<VectorId>),
     gate: Option<Act>,
     stream: Act,
 ) -> Result<()> {
-    if try_fast(cx, op, x, &[(weight, bias, stream)], Epilogue::Add { gate: cx.opt_act(gate) })? {
-        return Ok(());
-    }
     let mut params = params(cx, x, ADD);
     params.parts[0] = part(cx, weight, bias, stream, 0);
     params.n_outputs = params.parts[0].weight.rows;
     params.gate = cx.opt_act(gate);
-    launch(cx, x, &params)
+    launch_simple(cx, x, &params)
 }
 
-pub(super) fn linear_glu(
-    cx: &Cx<'_>,
-    op: &Op,
-    x: Act,
-    [gate, up]: [MatrixId; 2],
-    glu: Glu,
-    out: Act,
-) -> Result<()> {
+fn linear_glu(cx: &Cx<'_>, x: Act, [gate, up]: [MatrixId; 2], glu: Glu, out: Act) -> Result<()> {
     let (kind, alpha, limit) = glu_params(glu);
-    let epilogue = Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) };
-    if try_fast(cx, op, x, &[(gate, None, out), (up, None, out)], epilogue)? {
-        return Ok(());
-    }
     let mut params = params(cx, x, GLU);
     params.parts[0] = part(cx, gate, None, out, 0);
     params.parts[1] = part(cx, up, None, out, 0);
     params.n_parts = 2;
     params.n_outputs = params.parts[0].weight.rows;
     (params.glu_kind, params.alpha, params.limit) = (kind, alpha, limit);
-    launch(cx, x, &params)
+    launch_simple(cx, x, &params)
 }

@@ -183,7 +183,6 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
             }
             None => {
                 launch(op, cx)?;
-                prompt_linear::launch(cx, op)?;
                 1
             }
         };
@@ -202,11 +201,7 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::GatedNorm { x, gate, norm, head_dim, out } => {
             row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
         }
-        Op::Linear { x, outs } => linear::linear(cx, op, *x, outs),
-        Op::LinearAdd { x, weight, bias, gate, stream } => {
-            linear::linear_add(cx, op, *x, *weight, *bias, *gate, *stream)
-        }
-        Op::LinearGlu { x, gate, up, glu, out } => linear::linear_glu(cx, op, *x, [*gate, *up], *glu, *out),
+        Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => linear::launch(cx, op),
         Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
         Op::RecurrentPrepare(_) | Op::Recurrent(_) => unreachable!("taken by `recurrent::Fused`"),

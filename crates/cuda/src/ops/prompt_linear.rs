@@ -3,9 +3,10 @@
 
 use overdraft_plan::{Act, Op, Plan, RowSet};
 
-use super::{Cx, glu_params};
+use super::Cx;
+use super::linear::Held;
 use crate::driver::Result;
-use crate::linear::{Epilogue, ImageShape, LinearKernels, Part, PromptInput, Rows};
+use crate::linear::{LinearKernels, PromptInput, Rows};
 
 /// What a linear op reads.
 pub(crate) fn input(op: &Op) -> Option<Act> {
@@ -64,30 +65,12 @@ impl Cx<'_> {
     }
 }
 
-/// The op over the rows of prompts, if they are apart and the fast kernels hold all its matrices.
-pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
-    let (Some(fast), Some(x), true) = (cx.weights.fast(), input(op), is_apart(cx.plan(), op)) else {
+/// The op over the rows of prompts, if they are apart.
+pub(super) fn launch(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -> Result<()> {
+    if !is_apart(cx.plan(), op) {
         return Ok(());
-    };
-    let part = |weight, bias, out| {
-        let weight = cx.weights.handle(weight)?;
-        Some(Part { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out) })
-    };
-    let (parts, epilogue): (Option<Vec<Part>>, Epilogue) = match op {
-        Op::Linear { outs, .. } => {
-            (outs.iter().map(|o| part(o.weight, o.bias, o.out)).collect(), Epilogue::Store)
-        }
-        Op::LinearAdd { weight, bias, gate, stream, .. } => {
-            (part(*weight, *bias, *stream).map(|p| vec![p]), Epilogue::Add { gate: cx.opt_act(*gate) })
-        }
-        Op::LinearGlu { gate, up, glu, out, .. } => {
-            let (kind, alpha, limit) = glu_params(*glu);
-            let parts = [*gate, *up].iter().map(|w| part(*w, None, *out)).collect();
-            (parts, Epilogue::Glu { kind, alpha, limit, image: (0, ImageShape::default()) })
-        }
-        _ => return Ok(()),
-    };
-    let Some(parts) = parts else { return Ok(()) };
+    }
+    let x = held.x;
     let input = PromptInput {
         x: cx.act(x),
         image: cx.base + cx.memory.prompt_image as u64,
@@ -99,5 +82,5 @@ pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
     if cx.prompt_image.replace(Some(x)) != Some(x) {
         fast.make_prompt_image(cx.gpu, &input)?;
     }
-    fast.launch_prompts(cx.gpu, &input, &parts, epilogue)
+    fast.launch_prompts(cx.gpu, &input, &held.parts, held.epilogue)
 }
