@@ -8,6 +8,7 @@ use overdraft_engine::{Engine, EngineConfig, human, plan_state};
 use overdraft_formats::TensorInfo;
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft, Hyper};
+use overdraft_plan::Backend;
 use serde_json::{Value, json};
 
 use crate::config::Machine;
@@ -82,10 +83,10 @@ impl Model {
             token_gap: machine.token_gap,
             ..EngineConfig::default()
         };
-        self.fit_streams(&decoder, draft.as_ref(), &mut config, screen);
+        self.fit_streams(&decoder, draft.as_ref(), &*backend, &mut config, screen);
         if !machine.context_is_asked
             && let Some(limit) = memory
-            && let Some(fits) = Engine::context_that_fits(&decoder, draft.as_ref(), &config, limit)
+            && let Some(fits) = Engine::context_that_fits(&decoder, draft.as_ref(), &*backend, &config, limit)
             && fits < config.context
         {
             let wanted = config.context;
@@ -107,12 +108,13 @@ impl Model {
         &self,
         decoder: &Decoder,
         draft: Option<&Draft>,
+        backend: &dyn Backend,
         config: &mut EngineConfig,
         screen: &Screen,
     ) {
         let Some(limit) = config.memory else { return };
         let fits = |config: &EngineConfig| {
-            Engine::context_that_fits(decoder, draft, config, limit) == Some(config.context)
+            Engine::context_that_fits(decoder, draft, backend, config, limit) == Some(config.context)
         };
         if config.max_seqs == 1 || fits(config) {
             return;

@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use overdraft_plan::{
-    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Plan, PlanId, RowSet, StateId, StateSpec, Step,
-    Weights,
+    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Footprint, Plan, PlanId, RowSet, StateId,
+    StateSpec, Step, Weights,
 };
 
-use crate::driver::{CudaError, Device, DeviceBuffer, Event, Graph, PinnedBuffer, Queue, Result};
+use crate::driver::{
+    CudaError, Device, DeviceBuffer, Event, Graph, PinnedBuffer, Queue, Result, device_bytes,
+};
 use crate::linear::Gpu;
 use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
@@ -17,7 +19,10 @@ use crate::plan_memory::{CHOICE_BYTES, PlanMemory};
 use crate::state::StateMemory;
 use crate::step_data::StepLayout;
 use crate::watch::{Span, Watch};
-use crate::weights::DeviceWeights;
+use crate::weights::{DeviceWeights, fast_kernels};
+
+/// Kernels, graphs, the shares of linear ops and what steps send.
+const PLANS_BYTES: usize = 256 << 20;
 
 /// A plan, and what was made of it for one state and one place of the buffers.
 struct Prepared {
@@ -301,6 +306,19 @@ impl Backend for Cuda {
 
     fn watch(&mut self) -> std::result::Result<Option<DeviceUse>, BackendError> {
         Ok(self.watch_device()?)
+    }
+
+    fn footprint(&self, weights: &Weights, plans: &[Plan]) -> Footprint {
+        let fast = fast_kernels(&self.device);
+        let scratch = plans.iter().map(|plan| {
+            let memory = PlanMemory::new(plan.clone(), fast.as_deref());
+            device_bytes(memory.n_bytes) + device_bytes(4 * memory.n_counters)
+        });
+        Footprint {
+            weights: DeviceWeights::bytes_for(weights, fast.as_deref(), plans),
+            scratch: scratch.max().unwrap_or(0),
+            plans: PLANS_BYTES,
+        }
     }
 
     fn load(&mut self, weights: Arc<Weights>) -> std::result::Result<(), BackendError> {

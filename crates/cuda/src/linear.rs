@@ -96,6 +96,9 @@ pub(crate) struct ImageShape {
 pub(crate) trait LinearKernels: Send {
     fn takes(&self, matrix: &Matrix) -> bool;
 
+    /// Bytes of a matrix that the kernels take, in their layout.
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize;
+
     /// Brings a matrix to the device in the kernels' layout.
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle>;
 

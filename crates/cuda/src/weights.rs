@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use overdraft_plan::{Matrix, MatrixId, VectorId, Weights};
+use overdraft_plan::{Matrix, MatrixId, Plan, VectorId, Weights};
 
-use crate::driver::{CudaError, Device, DeviceBuffer, Queue, Result};
+use crate::driver::{CudaError, Device, DeviceBuffer, Queue, Result, device_bytes};
 use crate::linear::{Gpu, Handle, LinearKernels};
+use crate::ops;
 use crate::repack::Tiles;
 
 /// Addresses are aligned to what any load wants.
@@ -88,6 +89,26 @@ impl DeviceWeights {
         Ok(Self { host, matrices, handles, fast: fast_kernels(device), vectors: Some(vectors), offsets })
     }
 
+    /// Bytes of what these plans will have brought to the device.
+    pub(crate) fn bytes_for(host: &Weights, fast: Option<&dyn LinearKernels>, plans: &[Plan]) -> usize {
+        let mut raw = vec![false; host.matrices().len()];
+        let mut tiled = raw.clone();
+        for op in plans.iter().flat_map(|plan| &plan.ops) {
+            let linear = ops::linear_matrices(op);
+            let is_fast = fast.is_some_and(|fast| linear.iter().all(|id| fast.takes(host.matrix(*id))));
+            ops::raw_matrices(op).iter().for_each(|id| raw[id.0 as usize] = true);
+            linear
+                .iter()
+                .for_each(|id| if is_fast { tiled[id.0 as usize] = true } else { raw[id.0 as usize] = true });
+        }
+        let matrices = host.matrices().iter().zip(raw.iter().zip(tiled)).map(|(matrix, (raw, tiled))| {
+            let raw = if *raw { device_bytes(matrix.n_bytes()) } else { 0 };
+            raw + fast.filter(|_| tiled).map_or(0, |fast| fast.matrix_bytes(matrix))
+        });
+        let vector = |v| (4 * host.vector(VectorId(v as u32)).len()).next_multiple_of(ALIGN);
+        matrices.sum::<usize>() + (0..host.n_vectors()).map(vector).sum::<usize>()
+    }
+
     pub(crate) fn host(&self) -> &Weights {
         &self.host
     }
@@ -146,6 +167,6 @@ impl DeviceWeights {
 }
 
 /// The kernels that want weights in tiles.
-fn fast_kernels(device: &Device) -> Option<Box<dyn LinearKernels>> {
+pub(crate) fn fast_kernels(device: &Device) -> Option<Box<dyn LinearKernels>> {
     Some(Box::new(Tiles::new(device)))
 }

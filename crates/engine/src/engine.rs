@@ -11,7 +11,9 @@ use overdraft_plan::{Backend, DeviceUse, KvType, MAX_DRAFT_DEPTH, StateId, Step,
 use crate::clock::{Clock, SystemClock};
 use crate::error::{EngineError, Result};
 use crate::event::{Event, Witness};
-use crate::footprint::{cache_room, check_config, check_kv_bytes, does_not_fit, plan_memory, plan_state};
+use crate::footprint::{
+    cache_room, check_config, check_kv_bytes, does_not_fit, footprint, plan_memory, plan_state,
+};
 use crate::ledger::Ledger;
 use crate::memory::{Hit, Memory};
 use crate::options::{Options, Speculative};
@@ -152,11 +154,12 @@ impl Engine {
         let spec = plan_state(&decoder.hyper, draft.as_ref(), &config);
         let room = cache_room(&decoder.hyper, draft.as_ref(), &config);
         check_kv_bytes(&spec, &config, room)?;
-        let ledger = plan_memory(&decoder, draft.as_ref(), &spec, &config);
+        let ledger = plan_memory(footprint(&decoder, draft.as_ref(), &*backend, &config), &spec, &config);
         if let Some(limit) = config.memory
             && ledger.total() > limit
         {
-            return Err(EngineError::Memory(does_not_fit(&decoder, draft.as_ref(), &config, &ledger, limit)));
+            let why = does_not_fit(&decoder, draft.as_ref(), &*backend, &config, &ledger, limit);
+            return Err(EngineError::Memory(why));
         }
         let padding = if backend.computes_whole_buckets() { Padding::Bucket } else { Padding::None };
         let policy = first_policy(&config, draft.is_some());

@@ -1,14 +1,13 @@
 //! What an engine allocates, planned from the structs that allocate it before anything is.
 
 use overdraft_models::{Decoder, Draft, Hyper};
-use overdraft_plan::{PAGE, Retention, StateSpec, bucket_for};
+use overdraft_plan::{Backend, Footprint, PAGE, Retention, StateSpec};
 
 use crate::engine::{Engine, EngineConfig, SLACK};
 use crate::error::{EngineError, Result};
 use crate::ledger::{Ledger, human};
 use crate::memory::{CacheRoom, PagePool};
-use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Use, record};
-use crate::spec::policy::Mode;
+use crate::plans::{MAX_LOGIT_ROWS, Plans};
 
 impl Engine {
     /// The longest context, up to `config.context`, with which everything stays within `limit` bytes; `None` when
@@ -16,12 +15,14 @@ impl Engine {
     pub fn context_that_fits(
         decoder: &Decoder,
         draft: Option<&Draft>,
+        backend: &dyn Backend,
         config: &EngineConfig,
         limit: usize,
     ) -> Option<usize> {
+        let held = footprint(decoder, draft, backend, config);
         let fits = |context: usize| {
             let config = EngineConfig { context, ..*config };
-            plan_memory(decoder, draft, &plan_state(&decoder.hyper, draft, &config), &config).total() <= limit
+            plan_memory(held, &plan_state(&decoder.hyper, draft, &config), &config).total() <= limit
         };
         if fits(config.context) {
             return Some(config.context);
@@ -104,41 +105,44 @@ pub(crate) fn cache_room(hyper: &Hyper, draft: Option<&Draft>, config: &EngineCo
     CacheRoom::within(config.cache_bytes, &plan_state(hyper, draft, config))
 }
 
-pub(crate) fn plan_memory(
+/// What the backend holds beside the state; the same for any context.
+pub(crate) fn footprint(
     decoder: &Decoder,
     draft: Option<&Draft>,
-    spec: &StateSpec,
+    backend: &dyn Backend,
     config: &EngineConfig,
-) -> Ledger {
+) -> Footprint {
+    let plans = Plans::new(backend, config.exact, config.max_seqs);
+    backend.footprint(&decoder.weights, &plans.largest(config, decoder, draft, backend))
+}
+
+pub(crate) fn plan_memory(held: Footprint, spec: &StateSpec, config: &EngineConfig) -> Ledger {
     let mut ledger = Ledger::default();
     let (s, rows) = spec.slot_bytes();
-    ledger.add("weights", decoder.weights.n_bytes().0);
+    ledger.add("weights", held.weights);
     let room = CacheRoom::within(config.cache_bytes, spec);
     let block: usize = (0..spec.classes.len()).map(|c| spec.page_bytes(c)).sum();
     let pages: usize = (0..spec.classes.len()).map(|c| spec.pages[c] * spec.page_bytes(c)).sum();
     ledger.add("context pages", pages - room.blocks * block);
     ledger.add("recurrent state", config.max_seqs * s);
     ledger.add("recurrent window", config.max_seqs * rows);
-    let largest = bucket_for(config.step_rows).unwrap_or(512);
     if spec.tap_width > 0 {
         ledger.add("waiting taps", config.max_seqs * spec.tap_bytes());
     }
     if room != CacheRoom::default() {
         ledger.add("prefix cache", room.blocks * block + room.snapshots * (s + rows + spec.tap_bytes()));
     }
-    let scratch = |used, bucket| 4 * record(used, bucket, decoder, draft).0.scratch_len();
-    // Plans take turns with one set of buffers; a quarter more for int8 activations.
-    let mut most = scratch(Use::Read, largest).max(scratch(Use::Write, MAX_LOGIT_ROWS));
-    if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
-        most = most.max(scratch(Use::Mixed, MIXED_ROWS));
+    ledger.add("plan scratch", held.scratch);
+    if held.plans > 0 {
+        ledger.add("kernels and plans", held.plans);
     }
-    ledger.add("plan scratch", most + most / 4);
     ledger
 }
 
 pub(crate) fn does_not_fit(
     decoder: &Decoder,
     draft: Option<&Draft>,
+    backend: &dyn Backend,
     config: &EngineConfig,
     ledger: &Ledger,
     limit: usize,
@@ -146,7 +150,7 @@ pub(crate) fn does_not_fit(
     let lines: Vec<String> = ledger.lines.iter().map(|(what, n)| format!("{what} {}", human(*n))).collect();
     let (needed, limit_text) = (human(ledger.total()), human(limit));
     let text = format!("{needed} of memory are needed ({}) and {limit_text} are available", lines.join(", "));
-    let remedy = match Engine::context_that_fits(decoder, draft, config, limit) {
+    let remedy = match Engine::context_that_fits(decoder, draft, backend, config, limit) {
         Some(fits) => format!("--ctx {fits} would fit"),
         None => "no context would fit; use a smaller or more strongly quantised model".into(),
     };

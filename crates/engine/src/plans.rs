@@ -1,9 +1,12 @@
 //! Recorded plans, by what they are for and how many rows they hold; recorded when first needed.
 
 use overdraft_models::{Decoder, Draft, DraftPlan, RecordOptions};
-use overdraft_plan::{Act, Backend, Choice, PlanId, bucket_for};
+use overdraft_plan::{Act, Backend, Choice, Plan, PlanId, bucket_for};
 
+use crate::engine::EngineConfig;
 use crate::error::Result;
+use crate::propose::INJECT_ROWS;
+use crate::spec::policy::Mode;
 
 /// Rows of a step that can have logits: a vocabulary of 250 000 takes 1 MB a row.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
@@ -102,24 +105,53 @@ impl Plans {
         if let Some(ready) = self.ready.iter().find(is_it) {
             return Ok(*ready);
         }
-        let (mut plan, candidates) = record(used, bucket, decoder, draft);
-        plan.written_before_prompts = written;
+        let Recorded { plan, candidates, best } = record(used, bucket, written, decoder, draft, backend);
         let logits = plan.logits;
-        let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
-        let best = (of_target && backend.is_far()).then(|| plan.choose_best());
         let id = backend.prepare(plan)?;
         let ready = Ready { used, bucket, written, id, logits, candidates, best };
         self.ready.push(ready);
         Ok(ready)
     }
+
+    /// The largest plans that steps will ask for: what their buffers are sized by.
+    pub(crate) fn largest(
+        &self,
+        config: &EngineConfig,
+        decoder: &Decoder,
+        draft: Option<&Draft>,
+        backend: &dyn Backend,
+    ) -> Vec<Plan> {
+        let mut all = vec![(Use::Read, config.step_rows), (Use::Write, MAX_LOGIT_ROWS)];
+        if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
+            all.push((Use::Mixed, MIXED_ROWS));
+        }
+        if draft.is_some() {
+            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, MAX_LOGIT_ROWS)]);
+        }
+        let record = |(used, rows): (Use, usize)| {
+            let bucket = bucket_for(rows)?;
+            let written = self.written_room(Wanted::written(used, rows), bucket);
+            Some(record(used, bucket, written, decoder, draft, backend).plan)
+        };
+        all.into_iter().filter_map(record).collect()
+    }
 }
 
-pub(crate) fn record(
+/// A plan before a backend has it.
+struct Recorded {
+    plan: Plan,
+    candidates: Option<Choice>,
+    best: Option<Choice>,
+}
+
+fn record(
     used: Use,
     bucket: usize,
+    written: Option<usize>,
     decoder: &Decoder,
     draft: Option<&Draft>,
-) -> (overdraft_plan::Plan, Option<Choice>) {
+    backend: &dyn Backend,
+) -> Recorded {
     let taps = draft.map(Draft::taps).unwrap_or_default();
     let options = RecordOptions {
         bucket,
@@ -131,7 +163,7 @@ pub(crate) fn record(
             _ => false,
         },
     };
-    match (used, draft) {
+    let (mut plan, candidates) = match (used, draft) {
         (Use::Inject, Some(draft)) => (draft.record_injection(decoder, bucket), None),
         (Use::Block, Some(draft)) => {
             let DraftPlan { plan, candidates } =
@@ -140,5 +172,9 @@ pub(crate) fn record(
         }
         (Use::Read | Use::Mixed, Some(draft)) => (draft.record_reading(decoder, options), None),
         _ => (decoder.record(options), None),
-    }
+    };
+    plan.written_before_prompts = written;
+    let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
+    let best = (of_target && backend.is_far()).then(|| plan.choose_best());
+    Recorded { plan, candidates, best }
 }

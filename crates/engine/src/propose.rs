@@ -22,7 +22,7 @@ use crate::stats::Plain;
 /// together, which costs it next to nothing.
 const MAX_WAITING: usize = 16;
 /// Rows of one injection at most: those of 16 sequences that all wait with a full ring.
-const INJECT_ROWS: usize = 512;
+pub(crate) const INJECT_ROWS: usize = 512;
 
 impl Engine {
     /// Fills the tree of every sequence that writes, beside so many rows of prompts. In a step that cannot keep them,

@@ -38,6 +38,16 @@ pub struct DeviceUse {
     pub idle: Duration,
 }
 
+/// Bytes a backend holds beside the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    pub weights: usize,
+    /// Buffers that plans take turns with.
+    pub scratch: usize,
+    /// Kernels, recorded plans, and what they share work by.
+    pub plans: usize,
+}
+
 /// Owns weights and state, and replays plans.
 pub trait Backend: Send {
     /// For the figures and for `inspect`: what runs the plan ("cpu, avx2, 8 threads").
@@ -63,6 +73,13 @@ pub trait Backend: Send {
     /// plan says so ([`Plan::written_before_prompts`]), and a row's kind must follow from its request alone.
     fn reads_apart(&self) -> bool {
         false
+    }
+
+    /// What it will hold of these weights and for plans of which these are the largest. Asked before anything is loaded.
+    fn footprint(&self, weights: &Weights, plans: &[Plan]) -> Footprint {
+        let scratch = plans.iter().map(|plan| 4 * plan.scratch_len()).max().unwrap_or(0);
+        // A quarter more for int8 activations.
+        Footprint { weights: weights.n_bytes().0, scratch: scratch + scratch / 4, plans: 0 }
     }
 
     /// Takes a model's weights. Called once; ids in plans are indices into them.

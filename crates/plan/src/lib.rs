@@ -12,7 +12,7 @@ mod state;
 mod step;
 mod weights;
 
-pub use backend::{Backend, BackendError, DeviceUse, PlanId, StateId};
+pub use backend::{Backend, BackendError, DeviceUse, Footprint, PlanId, StateId};
 pub use op::*;
 pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;

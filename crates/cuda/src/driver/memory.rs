@@ -6,6 +6,13 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::{CudaError, Device, Result, check};
 
+/// What an allocation of so many bytes takes from a device's memory: the driver gives out pages of 2 MB, which only small
+/// ones share.
+pub(crate) fn device_bytes(len: usize) -> usize {
+    const PAGE: usize = 2 << 20;
+    if len > PAGE / 2 { len.next_multiple_of(PAGE) } else { len.next_multiple_of(512) }
+}
+
 /// Device memory. Never moves, so that graphs may hold its address.
 pub(crate) struct DeviceBuffer {
     device: Arc<Device>,

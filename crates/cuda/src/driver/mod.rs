@@ -18,7 +18,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 pub use error::CudaError;
 pub(crate) use error::{Result, check};
 pub(crate) use event::Event;
-pub(crate) use memory::{DeviceBuffer, PinnedBuffer};
+pub(crate) use memory::{DeviceBuffer, PinnedBuffer, device_bytes};
 pub(crate) use modules::Kernel;
 pub(crate) use queue::{Graph, KernelParams, Queue};
 

@@ -18,7 +18,7 @@ use std::cell::RefCell;
 
 use overdraft_plan::Matrix;
 
-use crate::driver::{CudaError, Device, DeviceBuffer, Result};
+use crate::driver::{CudaError, Device, DeviceBuffer, Result, device_bytes};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput};
 use deal::{Lists, Product, Segment, Weights};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
@@ -139,6 +139,12 @@ impl Dealt {
 impl LinearKernels for Tiles {
     fn takes(&self, matrix: &Matrix) -> bool {
         matrix.rows > 0 && matrix.cols > 0 && Format::of(matrix.dtype).is_some()
+    }
+
+    fn matrix_bytes(&self, matrix: &Matrix) -> usize {
+        let tiles =
+            Format::of(matrix.dtype).map_or(0, |format| format.matrix_bytes(matrix.rows, matrix.cols));
+        device_bytes(tiles) + device_bytes(4 * matrix.rows)
     }
 
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle> {
