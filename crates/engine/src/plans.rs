@@ -10,8 +10,11 @@ use crate::spec::policy::Mode;
 
 /// Rows of a step that can have logits: a vocabulary of 250 000 takes 1 MB a row.
 pub(crate) const MAX_LOGIT_ROWS: usize = 64;
-/// Rows of a step that has both trees and prompts. Of a 27B hybrid's every row, 5 MB are kept for a commit.
-pub(crate) const MIXED_ROWS: usize = 128;
+/// Rows of a step with trees at most. Of a 27B hybrid's every row, 5 MB are kept for a commit.
+pub(crate) const TREE_ROWS: usize = 128;
+/// Sequences from which on they need more than [`MAX_LOGIT_ROWS`], where rows are cheap: 16 that draft would have 3 drafted
+/// nodes each.
+const MANY: usize = 8;
 /// Candidates a draft offers per position. The 64 heaviest paths of a tree hardly ever use a token past the 16th.
 pub(crate) const CANDIDATES: usize = 16;
 
@@ -62,6 +65,8 @@ impl Wanted {
 
 pub(crate) struct Plans {
     ready: Vec<Ready>,
+    /// Rows of a step that can have logits.
+    pub(crate) logit_rows: usize,
     /// Of a backend that has kernels of their own for prompts: sequences that can write while another reads.
     beside: Option<usize>,
 }
@@ -70,7 +75,8 @@ impl Plans {
     /// `exact`: rows of prompts are computed as written ones are.
     pub(crate) fn new(backend: &dyn Backend, exact: bool, max_seqs: usize) -> Self {
         let beside = (backend.reads_apart() && !exact).then_some(max_seqs - 1);
-        Self { ready: Vec::new(), beside }
+        let logit_rows = if backend.is_far() && max_seqs >= MANY { TREE_ROWS } else { MAX_LOGIT_ROWS };
+        Self { ready: Vec::new(), logit_rows, beside }
     }
 
     /// [`overdraft_plan::Plan::written_before_prompts`]. A prompt alone, which is what most steps with prompts hold, has a
@@ -80,7 +86,7 @@ impl Plans {
         let most = match wanted.used {
             Use::Read => beside,
             // Written rows all have logits.
-            Use::Mixed => MAX_LOGIT_ROWS,
+            Use::Mixed => self.logit_rows,
             Use::Write | Use::Inject | Use::Block => return None,
         };
         Some(if wanted.written == 0 { 0 } else { most.min(bucket) })
@@ -105,7 +111,7 @@ impl Plans {
         if let Some(ready) = self.ready.iter().find(is_it) {
             return Ok(*ready);
         }
-        let Recorded { plan, candidates, best } = record(used, bucket, written, decoder, draft, backend);
+        let Recorded { plan, candidates, best } = self.record(used, bucket, written, decoder, draft, backend);
         let logits = plan.logits;
         let id = backend.prepare(plan)?;
         let ready = Ready { used, bucket, written, id, logits, candidates, best };
@@ -121,19 +127,55 @@ impl Plans {
         draft: Option<&Draft>,
         backend: &dyn Backend,
     ) -> Vec<Plan> {
-        let mut all = vec![(Use::Read, config.step_rows), (Use::Write, MAX_LOGIT_ROWS)];
+        let mut all = vec![(Use::Read, config.step_rows), (Use::Write, self.logit_rows)];
         if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
-            all.push((Use::Mixed, MIXED_ROWS));
+            all.push((Use::Mixed, TREE_ROWS));
         }
         if draft.is_some() {
-            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, MAX_LOGIT_ROWS)]);
+            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, self.logit_rows)]);
         }
         let record = |(used, rows): (Use, usize)| {
             let bucket = bucket_for(rows)?;
             let written = self.written_room(Wanted::written(used, rows), bucket);
-            Some(record(used, bucket, written, decoder, draft, backend).plan)
+            Some(self.record(used, bucket, written, decoder, draft, backend).plan)
         };
         all.into_iter().filter_map(record).collect()
+    }
+
+    fn record(
+        &self,
+        used: Use,
+        bucket: usize,
+        written: Option<usize>,
+        decoder: &Decoder,
+        draft: Option<&Draft>,
+        backend: &dyn Backend,
+    ) -> Recorded {
+        let taps = draft.map(Draft::taps).unwrap_or_default();
+        let options = RecordOptions {
+            bucket,
+            logit_rows: bucket.min(self.logit_rows),
+            taps: &taps,
+            speculative: match used {
+                Use::Write => bucket > 1 && bucket <= self.logit_rows,
+                Use::Mixed => true,
+                _ => false,
+            },
+        };
+        let (mut plan, candidates) = match (used, draft) {
+            (Use::Inject, Some(draft)) => (draft.record_injection(decoder, bucket), None),
+            (Use::Block, Some(draft)) => {
+                let DraftPlan { plan, candidates } =
+                    draft.record_block(bucket, options.logit_rows, decoder.hyper.vocab, CANDIDATES);
+                (plan, Some(candidates))
+            }
+            (Use::Read | Use::Mixed, Some(draft)) => (draft.record_reading(decoder, options), None),
+            _ => (decoder.record(options), None),
+        };
+        plan.written_before_prompts = written;
+        let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
+        let best = (of_target && backend.is_far()).then(|| plan.choose_best());
+        Recorded { plan, candidates, best }
     }
 }
 
@@ -142,39 +184,4 @@ struct Recorded {
     plan: Plan,
     candidates: Option<Choice>,
     best: Option<Choice>,
-}
-
-fn record(
-    used: Use,
-    bucket: usize,
-    written: Option<usize>,
-    decoder: &Decoder,
-    draft: Option<&Draft>,
-    backend: &dyn Backend,
-) -> Recorded {
-    let taps = draft.map(Draft::taps).unwrap_or_default();
-    let options = RecordOptions {
-        bucket,
-        logit_rows: bucket.min(MAX_LOGIT_ROWS),
-        taps: &taps,
-        speculative: match used {
-            Use::Write => bucket > 1 && bucket <= MAX_LOGIT_ROWS,
-            Use::Mixed => true,
-            _ => false,
-        },
-    };
-    let (mut plan, candidates) = match (used, draft) {
-        (Use::Inject, Some(draft)) => (draft.record_injection(decoder, bucket), None),
-        (Use::Block, Some(draft)) => {
-            let DraftPlan { plan, candidates } =
-                draft.record_block(bucket, options.logit_rows, decoder.hyper.vocab, CANDIDATES);
-            (plan, Some(candidates))
-        }
-        (Use::Read | Use::Mixed, Some(draft)) => (draft.record_reading(decoder, options), None),
-        _ => (decoder.record(options), None),
-    };
-    plan.written_before_prompts = written;
-    let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
-    let best = (of_target && backend.is_far()).then(|| plan.choose_best());
-    Recorded { plan, candidates, best }
 }

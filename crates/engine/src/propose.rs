@@ -7,7 +7,7 @@ use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::plans::{CANDIDATES, MAX_LOGIT_ROWS, Ready, Use, Wanted};
+use crate::plans::{CANDIDATES, Ready, Use, Wanted};
 use crate::round::Round;
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
@@ -46,7 +46,7 @@ impl Engine {
         }
         // A prompt that is over has logits too.
         let others = self.seqs.iter().filter(|s| !s.is_paused).count();
-        let room = MAX_LOGIT_ROWS.saturating_sub(others);
+        let room = self.plans.logit_rows.saturating_sub(others);
         let mut drafting = std::mem::take(&mut self.chosen);
         self.choose_drafting(&mut drafting, prompt_rows, room);
         let outcome = self.ask_draft(&drafting, started, recorded);
@@ -140,7 +140,8 @@ impl Engine {
     /// Passes of the draft for the sequences that ask for one, and the trees that come of them.
     fn ask_draft(&mut self, drafting: &[usize], started: Instant, recorded: usize) -> Result<()> {
         self.inject(drafting)?;
-        let per_pass = self.draft.as_ref().map_or(1, |d| (MAX_LOGIT_ROWS / d.settings.n_drafts()).max(1));
+        let most = self.plans.logit_rows;
+        let per_pass = self.draft.as_ref().map_or(1, |d| (most / d.settings.n_drafts()).max(1));
         for batch in drafting.chunks(per_pass) {
             let (plan, rows) = self.draft_blocks(batch)?;
             let k = CANDIDATES.min(self.decoder.hyper.vocab);

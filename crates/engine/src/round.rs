@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::error::{EngineError, Result};
 use crate::event::{Event, Events, Origin, Witness};
 use crate::logprobs::logprobs;
-use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use, Wanted};
+use crate::plans::{Ready, TREE_ROWS, Use, Wanted};
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -151,7 +151,7 @@ impl Engine {
             step_rows: self.config.step_rows,
         };
         let (used, rows) = schedule::choose(&load, &self.reading_cost);
-        (used, if self.is_scoring { rows.min(MAX_LOGIT_ROWS) } else { rows })
+        (used, if self.is_scoring { rows.min(self.plans.logit_rows) } else { rows })
     }
 
     /// Prompts that are scored need the logits of all their rows, which is all that a step has: they and the others
@@ -177,7 +177,7 @@ impl Engine {
             return;
         }
         self.step.begin_prompts();
-        let most = if used == Use::Mixed { MIXED_ROWS } else { self.config.step_rows };
+        let most = if used == Use::Mixed { TREE_ROWS } else { self.config.step_rows };
         let budget = prompt_rows.min(most - self.step.n_rows());
         let (mut left, mut rows) = std::mem::take(&mut self.prompt_rows);
         left.clear();

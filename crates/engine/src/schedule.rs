@@ -3,7 +3,7 @@
 
 use overdraft_plan::PAGE;
 
-use crate::plans::{MIXED_ROWS, Use};
+use crate::plans::{TREE_ROWS, Use};
 use crate::spec::cost::CostModel;
 
 /// What the next step has to choose from.
@@ -20,7 +20,7 @@ pub(crate) struct Load {
 
 /// The kind of step, and rows of prompts in it at most.
 ///
-/// Trees beside prompts are verified in steps of at most [`MIXED_ROWS`]: to keep a tree's rows for a commit in every
+/// Trees beside prompts are verified in steps of at most [`TREE_ROWS`]: to keep a tree's rows for a commit in every
 /// recurrent layer of a plan of 512 would take gigabytes. Where the gap allows more than fits there, the prompt is over
 /// sooner without.
 pub(crate) fn choose(load: &Load, reading: &CostModel) -> (Use, usize) {
@@ -33,7 +33,7 @@ pub(crate) fn choose(load: &Load, reading: &CostModel) -> (Use, usize) {
     }
     let Some(gap) = load.token_gap else { return (Use::Read, most) };
     let rows = rows_within(gap, load.writers, most, reading);
-    if load.drafts && load.writers + rows <= MIXED_ROWS { (Use::Mixed, rows) } else { (Use::Read, rows) }
+    if load.drafts && load.writers + rows <= TREE_ROWS { (Use::Mixed, rows) } else { (Use::Read, rows) }
 }
 
 /// The most rows, by whole pages, with which a step that holds `others` too ends within `gap` seconds; a page at the

@@ -17,6 +17,8 @@ struct Far {
     cpu: Cpu,
     is_far: bool,
     reads: Arc<AtomicUsize>,
+    /// Of a step that verified trees.
+    most_rows: Arc<AtomicUsize>,
 }
 
 impl Backend for Far {
@@ -45,6 +47,10 @@ impl Backend for Far {
         self.cpu.prepare(plan)
     }
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
+        // The draft's blocks and prompts are sure to the last row.
+        if (0..step.n_seqs()).all(|s| step.seq(s).n_sure == 1) {
+            self.most_rows.fetch_max(step.n_rows(), Ordering::Relaxed);
+        }
         self.cpu.run(plan, state, step)
     }
     fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
@@ -90,7 +96,8 @@ fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
         for (what, wishes, is_seen) in rows {
             let [near, far] = [false, true].map(|is_far| {
                 let reads = Arc::new(AtomicUsize::new(0));
-                let backend = Far { cpu: Cpu::new(2), is_far, reads: reads.clone() };
+                let backend =
+                    Far { cpu: Cpu::new(2), is_far, reads: reads.clone(), most_rows: Arc::default() };
                 let budget = (draft_mode == Mode::Tree).then_some(16);
                 let config =
                     EngineConfig { context: 256, max_seqs: 2, draft_mode, budget, ..Default::default() };
@@ -117,4 +124,27 @@ fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
             assert_eq!(far.1 > 0, *is_seen, "{what}, {draft_mode:?}: {} reads", far.1);
         }
     }
+}
+
+#[test]
+fn many_that_draft_have_more_rows_where_rows_are_cheap_and_write_the_same() {
+    let [(near, near_rows), (far, far_rows)] = [false, true].map(|is_far| {
+        let most_rows = Arc::new(AtomicUsize::new(0));
+        let backend = Far { cpu: Cpu::new(2), is_far, reads: Arc::default(), most_rows: most_rows.clone() };
+        let (draft_mode, budget) = (Mode::Tree, Some(7));
+        let config = EngineConfig { context: 128, max_seqs: 12, draft_mode, budget, ..Default::default() };
+        let mut engine = demo_pair_on(Box::new(backend), DemoPair::WithDraft, config);
+        let request = |i: usize| Request {
+            prompt: engine.tokenizer().encode(&format!("def f{i}(x):\n"), Specials::Parse),
+            max_tokens: 12,
+            sampling: Sampling { temperature: 0.0, ..Default::default() },
+            stop_ids: vec![],
+            stop_strings: vec![],
+        };
+        let jobs: Vec<_> = (0..12).map(|i| (request(i), None)).collect();
+        let texts = texts(&mut engine, &jobs);
+        (texts, most_rows.load(Ordering::Relaxed))
+    });
+    assert_eq!(near, far);
+    assert_eq!((near_rows, far_rows), (64, 96), "12 roots with what room there is, or 7 drafted nodes each");
 }
