@@ -4,6 +4,8 @@
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences]   time of a step for each bucket, and its graph's nodes
 //!
+//! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there.
+//!
 //! Exits with 1 if anything is not as promised.
 
 #![allow(clippy::print_stdout, reason = "a program that reports")]
@@ -17,11 +19,19 @@ mod steps;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use overdraft_cuda::Device;
+use overdraft_cuda::{Device, StandIn};
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let device: Arc<Device> = match Device::open(0) {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    let mut stand_in = None;
+    if let [flag, sm, ..] = &args[..]
+        && flag == "--as"
+        && let Ok(sm) = sm.parse()
+    {
+        stand_in = Some(StandIn { sm });
+        args.drain(..2);
+    }
+    let device: Arc<Device> = match Device::open_as(0, stand_in) {
         Ok(device) => device,
         Err(e) => {
             println!("{e}");

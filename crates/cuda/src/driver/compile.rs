@@ -35,7 +35,8 @@ pub(crate) fn nvrtc_version() -> (i32, i32) {
     (major, minor)
 }
 
-/// The cubin of `kernels/{module}.cu` for `arch`. NVRTC must be present.
+/// `kernels/{module}.cu` for `arch`, as a driver loads it: a cubin, or of a virtual one (`compute_86`) the text that the driver
+/// compiles on. NVRTC must be present.
 pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
     if !nvrtc_is_present() {
         return Err(CudaError::NoCompiler { arch: arch.into() });
@@ -64,7 +65,8 @@ pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
         }
         let compiled = sys::nvrtcCompileProgram(program, option_ptrs.len() as i32, option_ptrs.as_ptr());
         let result = if compiled == nvrtcResult::NVRTC_SUCCESS {
-            cubin_of(program).ok_or_else(|| failure(module, arch, compiled, "no cubin came out".into()))
+            let image = if arch.starts_with("compute_") { text_of(program) } else { cubin_of(program) };
+            image.ok_or_else(|| failure(module, arch, compiled, "no code came out".into()))
         } else {
             Err(failure(module, arch, compiled, log_of(program)))
         };
@@ -102,5 +104,20 @@ unsafe fn cubin_of(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
         let mut cubin = vec![0u8; len];
         let got = sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast());
         (got == nvrtcResult::NVRTC_SUCCESS && len > 0).then_some(cubin)
+    }
+}
+
+/// Ends with a zero.
+///
+/// # Safety
+/// `program` is a program that was compiled.
+unsafe fn text_of(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
+    let mut len = 0;
+    // SAFETY: the caller's promise; the buffer has the length NVRTC asks for.
+    unsafe {
+        sys::nvrtcGetPTXSize(program, &mut len);
+        let mut text = vec![0u8; len];
+        let got = sys::nvrtcGetPTX(program, text.as_mut_ptr().cast());
+        (got == nvrtcResult::NVRTC_SUCCESS && len > 0).then_some(text)
     }
 }

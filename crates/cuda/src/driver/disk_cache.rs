@@ -26,7 +26,7 @@ pub(super) fn read(module: &str, arch: &str, hash: u128) -> Option<Vec<u8>> {
 }
 
 pub(super) fn write(module: &str, arch: &str, hash: u128, cubin: &[u8]) {
-    let Some(path) = path(module, arch, hash) else { return };
+    let Some(path) = path(module, arch, hash).filter(|_| is_whole_elf(cubin)) else { return };
     let Some(folder) = path.parent() else { return };
     // Written aside and renamed: a second process never reads half a file.
     let aside = folder.join(format!(".{module}-{}.part", std::process::id()));

@@ -66,8 +66,31 @@ pub fn kernels_are_available() -> bool {
     archive::is_embedded() || compile::nvrtc_is_present()
 }
 
+/// An older or smaller card that a device stands in for, so that kernels for cards which are not at hand can be run. What
+/// they compute is theirs; how fast is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StandIn {
+    /// Compute capability, 86 for 8.6.
+    pub sm: u32,
+}
+
+impl StandIn {
+    /// Shared memory that a block may ask for there, as NVIDIA's programming guide has it.
+    fn max_shared_bytes(self) -> usize {
+        match self.sm {
+            80 | 87 => 163 << 10,
+            90 | 100 | 103 => 227 << 10,
+            _ => 99 << 10,
+        }
+    }
+}
+
 impl Device {
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
+        Self::open_as(ordinal, None)
+    }
+
+    pub fn open_as(ordinal: usize, stand_in: Option<StandIn>) -> Result<Arc<Self>> {
         if !driver_is_present() {
             return Err(CudaError::NoDriver);
         }
@@ -101,8 +124,13 @@ impl Device {
         }
         // SAFETY: as above; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        let sm = (major * 10 + minor) as u32;
-        let modules = modules::Modules::new(sm);
+        let own = (major * 10 + minor) as u32;
+        let sm = stand_in.map_or(own, |card| card.sm);
+        // Code for another card goes through the driver's own compiler.
+        let arch = if sm == own { compile::arch_for(sm) } else { format!("compute_{sm}") };
+        let max_shared_bytes =
+            stand_in.map_or(max_shared_bytes, |c| c.max_shared_bytes().min(max_shared_bytes));
+        let modules = modules::Modules::new(arch);
         Ok(Arc::new(Self { device, context, name, sm, n_multiprocessors, max_shared_bytes, modules }))
     }
 

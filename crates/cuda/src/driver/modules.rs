@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
 
-use super::compile::{arch_for, compile, nvrtc_is_present};
+use super::compile::{compile, nvrtc_is_present};
 use super::{CudaError, Result, archive, check, disk_cache};
 use crate::kernels::source_hash;
 
@@ -71,8 +71,8 @@ struct ModuleHandle(sys::CUmodule);
 unsafe impl Send for ModuleHandle {}
 
 impl Modules {
-    pub(super) fn new(sm: u32) -> Self {
-        Self { arch: arch_for(sm), loaded: Mutex::default() }
+    pub(super) fn new(arch: String) -> Self {
+        Self { arch, loaded: Mutex::default() }
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
