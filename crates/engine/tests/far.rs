@@ -10,7 +10,9 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
-use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
+use overdraft_plan::{
+    Act, Backend, BackendError, Choice, Footprint, Plan, PlanId, StateId, StateSpec, Step, Weights,
+};
 
 /// The CPU as if it were a device, counting what is read of it.
 struct Far {
@@ -30,6 +32,11 @@ impl Backend for Far {
     }
     fn is_far(&self) -> bool {
         self.is_far
+    }
+    fn footprint(&self, weights: &Weights, plans: &[Plan]) -> Footprint {
+        let near = self.cpu.footprint(weights, plans);
+        // Tables that are there twice, and kernels.
+        if self.is_far { Footprint { weights: 2 * near.weights, plans: 100 << 20, ..near } } else { near }
     }
     fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
         self.cpu.load(weights)
@@ -147,4 +154,20 @@ fn many_that_draft_have_more_rows_where_rows_are_cheap_and_write_the_same() {
     });
     assert_eq!(near, far);
     assert_eq!((near_rows, far_rows), (64, 96), "12 roots with what room there is, or 7 drafted nodes each");
+}
+
+#[test]
+fn the_ledger_has_what_the_backend_says_it_will_hold() {
+    let [near, far] = [false, true].map(|is_far| {
+        let backend = Far { cpu: Cpu::new(1), is_far, reads: Arc::default(), most_rows: Arc::default() };
+        let config = EngineConfig { context: 128, ..Default::default() };
+        let engine = demo_pair_on(Box::new(backend), DemoPair::WithDraft, config);
+        engine.ledger().lines.clone()
+    });
+    let line = |lines: &[(&str, usize)], what: &str| lines.iter().find(|l| l.0 == what).map(|l| l.1);
+    assert_eq!(line(&far, "weights"), line(&near, "weights").map(|n| 2 * n));
+    assert_eq!((line(&near, "kernels and plans"), line(&far, "kernels and plans")), (None, Some(100 << 20)));
+    for what in ["context pages", "recurrent state", "waiting taps"] {
+        assert_eq!(line(&near, what), line(&far, what), "{what} is the state's, wherever it lies");
+    }
 }
