@@ -6,10 +6,6 @@
 #pragma once
 #include "linear_finish.cuh"
 
-// COMMON: F16, Q8_0, Q4_K, Q5_K, Q6_K. Code that is not there is not fetched: with the kernels before these a step of a Q4_K_M model
-// was 6 % faster than with all formats in one.
-enum Formats { COMMON, ALL };
-
 // Adds `n` stages of the warp's tile. `odd`: the last has only its first 128 columns.
 template <class F, int TILES>
 __device__ __forceinline__ void sum_stages(Sums<TILES>& acc, Stream& stream, Inputs<TILES>& inputs, u32 n, bool odd) {

@@ -21,6 +21,10 @@ enum Format : u32 {
     FORMAT_Q2_K, FORMAT_Q3_K, FORMAT_Q4_K, FORMAT_Q5_K, FORMAT_Q6_K, FORMAT_IQ4_XS,
 };
 
+// COMMON: F16, Q8_0, Q4_K, Q5_K, Q6_K, and MXFP4 of experts. Code that is not there is not fetched: with the kernels before these a step of a Q4_K_M model
+// was 6 % faster than with all formats in one.
+enum Formats { COMMON, ALL };
+
 struct Segment {
     u64 weights[2];    // of each half: its first tile's first stage
     u32 tiles[2];      // of 16 outputs in each half

@@ -54,8 +54,42 @@ __device__ __forceinline__ void quad_weights(const F& w, int q, u32 (&a)[4][4]) 
     }
 }
 
-// sum_stage: `cell` is the address of the first 128 columns of the first tile of rows, `next` that of the second 128, or of what
+// Both: `cell` is the address of the first 128 columns of the first tile of rows, `next` that of the second 128, or of what
 // the rounding of floats left out.
+template <class F, int TILES>
+__device__ __forceinline__ void sum_stage_by_warp(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
+#pragma unroll
+    for (int half = 0; half < (IsFloat<F>::value ? 1 : 2); half++) {
+        if (half == 1 && !two_halves) return;
+        const u32 at = half ? next : cell;
+        Sums<TILES> sum;
+#pragma unroll
+        for (int n = 0; n < TILES; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sum[n][i] = 0.0f;
+        w.begin(half);
+#pragma unroll
+        for (int q = 0; q < 2; q++) {
+            u32 a[4][4];
+            quad_weights(w, q, a);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+#pragma unroll
+                for (int n = 0; n < TILES; n++) {
+                    const uint4 x = load_columns_32(at + n * CELL_BYTES + (2 * q + i) * 512);
+                    if constexpr (IsFloat<F>::value) {
+                        const uint4 y = load_columns_32(next + n * REST_BYTES + (2 * q + i) * 512);
+                        mma(sum[n], a[2 * i], x.x, x.y), mma(sum[n], a[2 * i], y.x, y.y);
+                        mma(sum[n], a[2 * i + 1], x.z, x.w), mma(sum[n], a[2 * i + 1], y.z, y.w);
+                    } else {
+                        mma(sum[n], a[2 * i], x.x, x.y), mma(sum[n], a[2 * i + 1], x.z, x.w);
+                    }
+                }
+            }
+        }
+        fold<TILES>(acc, sum, shared_at(at));
+    }
+}
 #if HAS_WGMMA
 // Products of a quad, which go on while the next quad's weights are made.
 template <class F, int TILES>
@@ -123,36 +157,6 @@ __device__ __forceinline__ void sum_stage(Sums<TILES>& acc, F& w, u32 cell, u32 
 #else
 template <class F, int TILES>
 __device__ __forceinline__ void sum_stage(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
-#pragma unroll
-    for (int half = 0; half < (IsFloat<F>::value ? 1 : 2); half++) {
-        if (half == 1 && !two_halves) return;
-        const u32 at = half ? next : cell;
-        Sums<TILES> sum;
-#pragma unroll
-        for (int n = 0; n < TILES; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) sum[n][i] = 0.0f;
-        w.begin(half);
-#pragma unroll
-        for (int q = 0; q < 2; q++) {
-            u32 a[4][4];
-            quad_weights(w, q, a);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-#pragma unroll
-                for (int n = 0; n < TILES; n++) {
-                    const uint4 x = load_columns_32(at + n * CELL_BYTES + (2 * q + i) * 512);
-                    if constexpr (IsFloat<F>::value) {
-                        const uint4 y = load_columns_32(next + n * REST_BYTES + (2 * q + i) * 512);
-                        mma(sum[n], a[2 * i], x.x, x.y), mma(sum[n], a[2 * i], y.x, y.y);
-                        mma(sum[n], a[2 * i + 1], x.z, x.w), mma(sum[n], a[2 * i + 1], y.z, y.w);
-                    } else {
-                        mma(sum[n], a[2 * i], x.x, x.y), mma(sum[n], a[2 * i + 1], x.z, x.w);
-                    }
-                }
-            }
-        }
-        fold<TILES>(acc, sum, shared_at(at));
-    }
+    sum_stage_by_warp<F, TILES>(acc, w, cell, next, two_halves);
 }
 #endif

@@ -134,11 +134,8 @@ impl Cuda {
         self.device.make_current()?;
         for op in &plan.ops {
             ops::check(&plan, op)?;
-            for matrix in ops::raw_matrices(op) {
-                self.weights.need_raw(&self.device, &self.queue, matrix)?;
-            }
             let gpu = Gpu { device: &self.device, queue: &self.queue };
-            self.weights.need_linear(gpu, &ops::linear_matrices(op))?;
+            self.weights.need(gpu, &plan, op)?;
         }
         let memory = PlanMemory::new(plan, self.weights.fast());
         if memory.n_bytes > self.arena.len() {

@@ -93,6 +93,21 @@ pub(crate) struct ImageShape {
     pub(crate) group_tiles: u32,
 }
 
+/// A matrix in the kernels' layout, for others that find their tiles in it themselves.
+#[derive(Clone, Copy)]
+pub(crate) struct TileView {
+    pub(crate) tiles: u64,
+    /// What each output's sums are multiplied by.
+    pub(crate) scales: u64,
+    /// As `linear_params.cuh` numbers them.
+    pub(crate) format: u32,
+    /// Of the few that most files have.
+    pub(crate) is_common: bool,
+    pub(crate) stage_bytes: usize,
+    pub(crate) n_stages: usize,
+    pub(crate) n_tiles: usize,
+}
+
 pub(crate) trait LinearKernels: Send {
     fn takes(&self, matrix: &Matrix) -> bool;
 
@@ -101,6 +116,8 @@ pub(crate) trait LinearKernels: Send {
 
     /// Brings a matrix to the device in the kernels' layout.
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle>;
+
+    fn view(&self, handle: Handle) -> TileView;
 
     /// Bytes of what [`Self::make_image`] writes.
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize;

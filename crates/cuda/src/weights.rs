@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use overdraft_plan::{Matrix, MatrixId, Plan, VectorId, Weights};
+use overdraft_plan::{Matrix, MatrixId, Op, Plan, VectorId, Weights};
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Queue, Result, device_bytes};
-use crate::linear::{Gpu, Handle, LinearKernels};
-use crate::ops;
+use crate::linear::{Gpu, Handle, LinearKernels, TileView};
+use crate::ops::{self, Wanted};
 use crate::repack::Tiles;
 
 /// Addresses are aligned to what any load wants.
@@ -93,13 +93,10 @@ impl DeviceWeights {
     pub(crate) fn bytes_for(host: &Weights, fast: Option<&dyn LinearKernels>, plans: &[Plan]) -> usize {
         let mut raw = vec![false; host.matrices().len()];
         let mut tiled = raw.clone();
-        for op in plans.iter().flat_map(|plan| &plan.ops) {
-            let linear = ops::linear_matrices(op);
-            let is_fast = fast.is_some_and(|fast| linear.iter().all(|id| fast.takes(host.matrix(*id))));
-            ops::raw_matrices(op).iter().for_each(|id| raw[id.0 as usize] = true);
-            linear
-                .iter()
-                .for_each(|id| if is_fast { tiled[id.0 as usize] = true } else { raw[id.0 as usize] = true });
+        for (plan, op) in plans.iter().flat_map(|plan| plan.ops.iter().map(move |op| (plan, op))) {
+            let Wanted { matrices, in_tiles } = ops::wanted(plan, op, host, fast);
+            let form = if in_tiles { &mut tiled } else { &mut raw };
+            matrices.iter().for_each(|id| form[id.0 as usize] = true);
         }
         let matrices = host.matrices().iter().zip(raw.iter().zip(tiled)).map(|(matrix, (raw, tiled))| {
             let raw = if *raw { device_bytes(matrix.n_bytes()) } else { 0 };
@@ -113,29 +110,22 @@ impl DeviceWeights {
         &self.host
     }
 
-    /// Brings a matrix to the device as it is, unless it is there.
-    pub(crate) fn need_raw(&mut self, device: &Arc<Device>, queue: &Queue, id: MatrixId) -> Result<()> {
-        let place = &mut self.matrices[id.0 as usize];
-        if place.is_none() {
-            *place = Some(RawMatrix::upload(device, queue, self.host.matrix(id))?);
+    /// Brings an op's matrices to the device in the form it wants them, unless they are there.
+    pub(crate) fn need(&mut self, gpu: Gpu<'_>, plan: &Plan, op: &Op) -> Result<()> {
+        let Wanted { matrices, in_tiles } = ops::wanted(plan, op, &self.host, self.fast());
+        for id in matrices {
+            let (matrix, at) = (self.host.matrix(id), id.0 as usize);
+            match &mut self.fast {
+                Some(fast) if in_tiles && self.handles[at].is_none() => {
+                    self.handles[at] = Some(fast.upload(gpu, matrix)?);
+                }
+                _ if !in_tiles && self.matrices[at].is_none() => {
+                    self.matrices[at] = Some(RawMatrix::upload(gpu.device, gpu.queue, matrix)?);
+                }
+                _ => {}
+            }
         }
         Ok(())
-    }
-
-    /// Brings the matrices of a linear op to the device: all in the fast kernels' layout, or all as they are.
-    pub(crate) fn need_linear(&mut self, gpu: Gpu<'_>, ids: &[MatrixId]) -> Result<()> {
-        match &mut self.fast {
-            Some(fast) if ids.iter().all(|id| fast.takes(self.host.matrix(*id))) => {
-                for id in ids {
-                    let place = &mut self.handles[id.0 as usize];
-                    if place.is_none() {
-                        *place = Some(fast.upload(gpu, self.host.matrix(*id))?);
-                    }
-                }
-                Ok(())
-            }
-            _ => ids.iter().try_for_each(|id| self.need_raw(gpu.device, gpu.queue, *id)),
-        }
     }
 
     pub(crate) fn fast(&self) -> Option<&dyn LinearKernels> {
@@ -147,7 +137,12 @@ impl DeviceWeights {
         self.handles[id.0 as usize]
     }
 
-    /// A matrix that [`Self::need_raw`] brought.
+    /// The same for kernels that find their tiles themselves.
+    pub(crate) fn tiles(&self, id: MatrixId) -> Option<TileView> {
+        Some(self.fast()?.view(self.handle(id)?))
+    }
+
+    /// A matrix that [`Self::need`] brought as it is.
     pub(crate) fn raw(&self, id: MatrixId) -> RawView {
         self.matrices[id.0 as usize]
             .as_ref()

@@ -1,15 +1,20 @@
-//! Mixture of experts: who is chosen, and the chosen experts' layers.
+//! Mixture of experts: who is chosen, and the chosen experts' layers, on weights in tiles where their shapes allow it.
 
-use overdraft_plan::{ExpertAdd, ExpertGlu, Route, RouteRule};
+use overdraft_plan::{Act, Choice, ExpertAdd, ExpertGlu, Route, RouteRule, Weights};
 
 use super::{Cx, glu_params, kernel_params};
 use crate::driver::Result;
+use crate::linear::TileView;
+use crate::repack::{CELL_BYTES, CELL_COLS, MXFP4, TILE_OUTPUTS};
 use crate::weights::RawView;
 
 /// `MAX_EXPERTS` of `route.cu`.
 pub(crate) const MAX_EXPERTS: usize = 1024;
 /// Outputs of a block: a warp each.
 const OUTPUTS: usize = 8;
+/// Of `expert_tiles.cuh`: warps of a block, and shared memory its kernels have besides, at most.
+const WARPS: usize = 8;
+const STATIC_BYTES: usize = 6 << 10;
 
 kernel_params!(RouteParams {
     n_rows: u64,
@@ -20,6 +25,46 @@ kernel_params!(RouteParams {
     rule: u32,
     pad: u32,
 });
+/// `ExpertMatrix` of `expert_tiles.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct StackParams {
+    tiles: u64,
+    scales: u64,
+    bias: u64,
+    n_tiles: u32,
+    stride: u32,
+    first: u32,
+    pad: u32,
+}
+
+impl StackParams {
+    fn new(stack: &TileView, bias: u64, stride: usize, first: usize) -> Self {
+        let (n_tiles, stride, first) = (stack.n_tiles as u32, stride as u32, first as u32);
+        Self { tiles: stack.tiles, scales: stack.scales, bias, n_tiles, stride, first, pad: 0 }
+    }
+}
+
+kernel_params!(TileParams {
+    n_rows: u64,
+    x: u64,
+    choices: u64,
+    out: u64,
+    parts: [StackParams; 2],
+    format: u32,
+    stage_bytes: u32,
+    n_stages: u32,
+    n_cells: u32,
+    k: u32,
+    x_pairs: u32,
+    cols: u32,
+    n_out: u32,
+    paired: u32,
+    glu_kind: u32,
+    alpha: f32,
+    limit: f32,
+});
+kernel_params!(SumParams { n_rows: u64, parts: u64, choices: u64, stream: u64, k: u32, hidden: u32 });
 kernel_params!(GluParams {
     n_rows: u64,
     x: u64,
@@ -69,7 +114,104 @@ pub(super) fn route(cx: &Cx<'_>, op: &Route) -> Result<()> {
     cx.launch(("route", "route"), [cx.capacity(op.logits) as usize, 1, 1], 32, 0, &params)
 }
 
+/// Whether experts begin and end with tiles of 16 outputs.
+pub(super) fn are_whole_tiles(sizes: &[usize]) -> bool {
+    sizes.iter().all(|size| size.is_multiple_of(TILE_OUTPUTS))
+}
+
+pub(super) fn glu_has_tiles(op: &ExpertGlu, weights: &Weights) -> bool {
+    weights.matrix(op.gate).dtype == weights.matrix(op.up).dtype
+        && are_whole_tiles(&[op.stride, op.up_row, op.width])
+}
+
+/// All but what a gated pair has besides.
+fn tile_params(
+    cx: &Cx<'_>,
+    stack: &TileView,
+    x: Act,
+    choice: Choice,
+    [x_pairs, cols]: [usize; 2],
+) -> TileParams {
+    TileParams {
+        n_rows: cx.count(x),
+        x: cx.act(x),
+        choices: cx.choice(choice),
+        out: 0,
+        parts: [StackParams::default(); 2],
+        format: stack.format,
+        stage_bytes: stack.stage_bytes as u32,
+        n_stages: stack.n_stages as u32,
+        n_cells: cols.div_ceil(CELL_COLS) as u32,
+        k: cx.k(choice) as u32,
+        x_pairs: x_pairs as u32,
+        cols: cols as u32,
+        n_out: 0,
+        paired: 0,
+        glu_kind: 0,
+        alpha: 0.0,
+        limit: 0.0,
+    }
+}
+
+fn launch_tiles(cx: &Cx<'_>, stack: &TileView, bucket: usize, params: &TileParams) -> Result<()> {
+    // Two stages of each warp's weights and of the inputs: `sum_rows` of `expert_tiles.cuh`.
+    let shared = |tiles: usize| 2 * (WARPS * stack.stage_bytes + 2 * tiles * CELL_BYTES);
+    let has_room = shared(2) + STATIC_BYTES <= cx.gpu.device.max_shared_bytes;
+    let tiles = if bucket > 8 && has_room { 2 } else { 1 };
+    let kernel = match (stack.is_common || stack.format == MXFP4, tiles) {
+        (true, 1) => ("expert_tiles", "expert_tiles_1"),
+        (true, _) => ("expert_tiles", "expert_tiles_2"),
+        (false, 1) => ("expert_tiles_all", "expert_tiles_all_1"),
+        (false, _) => ("expert_tiles_all", "expert_tiles_all_2"),
+    };
+    let outputs = TILE_OUTPUTS * if params.paired == 1 { WARPS / 2 } else { WARPS };
+    let grid = [bucket * params.k as usize, (params.n_out as usize).div_ceil(outputs), 1];
+    cx.launch(kernel, grid, 32 * WARPS as u32, shared(tiles), params)
+}
+
+fn glu_in_tiles(cx: &Cx<'_>, op: &ExpertGlu, gate: &TileView, up: &TileView) -> Result<()> {
+    let (glu_kind, alpha, limit) = glu_params(op.glu);
+    let bias = |id| cx.weights.opt_vector(id);
+    let params = TileParams {
+        out: cx.act(op.out),
+        parts: [
+            StackParams::new(gate, bias(op.gate_bias), op.stride, 0),
+            StackParams::new(up, bias(op.up_bias), op.stride, op.up_row),
+        ],
+        n_out: op.width as u32,
+        paired: 1,
+        glu_kind,
+        alpha,
+        limit,
+        ..tile_params(cx, gate, op.x, op.choice, [cx.k(op.choice), cx.width(op.x)])
+    };
+    launch_tiles(cx, gate, cx.capacity(op.x) as usize, &params)
+}
+
+fn add_in_tiles(cx: &Cx<'_>, op: &ExpertAdd, down: &TileView) -> Result<()> {
+    let (k, hidden, bucket) = (cx.k(op.choice), cx.width(op.stream), cx.capacity(op.h) as usize);
+    let params = TileParams {
+        out: cx.act(op.parts),
+        parts: [StackParams::new(down, cx.weights.opt_vector(op.bias), hidden, 0), StackParams::default()],
+        n_out: hidden as u32,
+        ..tile_params(cx, down, op.h, op.choice, [1, cx.width(op.h) / k])
+    };
+    launch_tiles(cx, down, bucket, &params)?;
+    let params = SumParams {
+        n_rows: cx.count(op.h),
+        parts: cx.act(op.parts),
+        choices: cx.choice(op.choice),
+        stream: cx.act(op.stream),
+        k: k as u32,
+        hidden: hidden as u32,
+    };
+    cx.launch(("expert_tiles", "expert_sum"), [hidden.div_ceil(256), bucket, 1], 256, 0, &params)
+}
+
 pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
+    if let (Some(gate), Some(up)) = (cx.weights.tiles(op.gate), cx.weights.tiles(op.up)) {
+        return glu_in_tiles(cx, op, &gate, &up);
+    }
     let (glu_kind, alpha, limit) = glu_params(op.glu);
     let k = cx.k(op.choice);
     let params = GluParams {
@@ -95,6 +237,9 @@ pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
 }
 
 pub(super) fn add(cx: &Cx<'_>, op: &ExpertAdd) -> Result<()> {
+    if let Some(down) = cx.weights.tiles(op.down) {
+        return add_in_tiles(cx, op, &down);
+    }
     let k = cx.k(op.choice);
     let hidden = cx.width(op.stream);
     let params = AddParams {

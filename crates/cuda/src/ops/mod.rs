@@ -11,10 +11,10 @@ mod row_ops;
 
 use std::cell::{Cell, RefCell};
 
-use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet};
+use overdraft_plan::{Act, Choice, MatrixId, Op, Plan, RowSet, Weights};
 
 use crate::driver::{CudaError, KernelParams, Result};
-use crate::linear::{Gpu, ImageShape};
+use crate::linear::{Gpu, ImageShape, LinearKernels};
 use crate::plan_memory::PlanMemory;
 use crate::state::StateMemory;
 use crate::step_data::StepView;
@@ -110,7 +110,7 @@ impl Cx<'_> {
 }
 
 /// Matrices of a linear op, which all run on the same kernel.
-pub(crate) fn linear_matrices(op: &Op) -> Vec<MatrixId> {
+fn linear_matrices(op: &Op) -> Vec<MatrixId> {
     match op {
         Op::Linear { outs, .. } => outs.iter().map(|o| o.weight).collect(),
         Op::LinearAdd { weight, .. } => vec![*weight],
@@ -142,14 +142,22 @@ fn written(op: &Op) -> Vec<Act> {
     }
 }
 
-/// Matrices the op reads as files hold them.
-pub(crate) fn raw_matrices(op: &Op) -> Vec<MatrixId> {
-    match op {
-        Op::Embed { table, .. } => vec![*table],
-        Op::ExpertGlu(e) => vec![e.gate, e.up],
-        Op::ExpertAdd(e) => vec![e.down],
-        _ => Vec::new(),
-    }
+/// In which form an op's matrices are wanted: as files hold them, or in tiles.
+pub(crate) struct Wanted {
+    pub(crate) matrices: Vec<MatrixId>,
+    pub(crate) in_tiles: bool,
+}
+
+pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn LinearKernels>) -> Wanted {
+    let (matrices, has_kernels) = match op {
+        Op::Embed { table, .. } => (vec![*table], false),
+        Op::ExpertGlu(e) => (vec![e.gate, e.up], experts::glu_has_tiles(e, weights)),
+        Op::ExpertAdd(e) => (vec![e.down], experts::are_whole_tiles(&[plan.act(e.stream).width])),
+        _ => (linear_matrices(op), true),
+    };
+    let takes = |fast: &dyn LinearKernels| matrices.iter().all(|id| fast.takes(weights.matrix(*id)));
+    let in_tiles = has_kernels && fast.is_some_and(takes);
+    Wanted { matrices, in_tiles }
 }
 
 /// Refuses what no kernel here can run, before anything is launched.

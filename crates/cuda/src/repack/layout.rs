@@ -5,10 +5,12 @@
 
 use overdraft_formats::DType;
 
-pub(super) const TILE_OUTPUTS: usize = 16;
+pub(crate) const TILE_OUTPUTS: usize = 16;
 pub(super) const HALF_OUTPUTS: usize = 128;
 /// Columns of a cell of an input's image.
-pub(super) const CELL_COLS: usize = 128;
+pub(crate) const CELL_COLS: usize = 128;
+/// A [`Format::id`] that only experts have: gpt-oss.
+pub(crate) const MXFP4: u32 = 7;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Format {
@@ -38,7 +40,7 @@ impl Format {
             Q5_1 => of(4, 768, 64, 4),
             Q8_0 => of(5, 1088, 64, 4),
             IQ4_NL => of(6, 576, 64, 4),
-            MXFP4 => of(7, 544, 64, 4),
+            DType::MXFP4 => of(self::MXFP4, 544, 64, 4),
             Q2_K => of(8, 1344, 256, 1),
             Q3_K => of(9, 1760, 256, 1),
             Q4_K => of(10, 2304, 256, 1),

@@ -19,13 +19,14 @@ use std::cell::RefCell;
 use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result, device_bytes};
-use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput};
+use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput, TileView};
 use deal::{Lists, Product, Segment, Weights};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
-use layout::{CELL_COLS, Format};
+use layout::Format;
+pub(crate) use layout::{CELL_COLS, MXFP4, TILE_OUTPUTS};
 
 /// Of a cell of 8 rows and 128 columns (`kernels/image.cuh`), with what float weights read besides.
-const CELL_BYTES: usize = 2080 + 2048;
+pub(crate) const CELL_BYTES: usize = 2080 + 2048;
 
 /// A matrix on the device.
 struct Tiled {
@@ -171,6 +172,19 @@ impl LinearKernels for Tiles {
         let scales = send(&scales)?;
         self.matrices.push(Tiled { tiles, scales, format, rows: matrix.rows, cols: matrix.cols });
         Ok(Handle(self.matrices.len() - 1))
+    }
+
+    fn view(&self, handle: Handle) -> TileView {
+        let m = &self.matrices[handle.0];
+        TileView {
+            tiles: m.tiles.ptr(),
+            scales: m.scales.ptr(),
+            format: m.format.id,
+            is_common: Format::is_common(m.format.id),
+            stage_bytes: m.format.stage_bytes(),
+            n_stages: m.format.n_stages(m.cols),
+            n_tiles: m.rows.div_ceil(TILE_OUTPUTS),
+        }
     }
 
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize {

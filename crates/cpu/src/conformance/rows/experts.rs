@@ -27,11 +27,16 @@ pub(super) fn adds() -> Vec<Case> {
 }
 
 #[rustfmt::skip]
-fn shapes() -> [Shape; 9] {
+fn shapes() -> Vec<Shape> {
+    use DType::*;
     let plain = Shape {
-        dtype: DType::F32, fused: false, bias: false, parts: 1, glu: Glu::Swish, n_in: 64, width: 40, favourite: false,
+        dtype: DType::F32, fused: false, bias: false, parts: 1, glu: Glu::Swish, n_in: 64, width: 40, hidden: 45, favourite: false,
     };
-    [
+    // Sizes that whole tiles of outputs hold, columns that end inside a block of 128.
+    let tiled = Shape { n_in: 320, width: 160, hidden: 144, ..plain };
+    let blocks = [F32, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4].map(|dtype| Shape { dtype, ..tiled });
+    let supers = [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_XS].map(|dtype| Shape { dtype, n_in: 512, width: 256, ..tiled });
+    let special = [
         plain,
         Shape { dtype: DType::BF16, fused: true, ..plain },
         Shape { dtype: DType::F16, parts: EXPERTS, ..plain },
@@ -41,7 +46,9 @@ fn shapes() -> [Shape; 9] {
         Shape { dtype: DType::MXFP4, bias: true, width: 96, glu: CLAMPED, ..plain },
         Shape { dtype: DType::F32, bias: true, fused: true, glu: CLAMPED, favourite: true, ..plain },
         Shape { dtype: DType::MXFP4, bias: true, parts: EXPERTS, width: 64, glu: CLAMPED, favourite: true, ..plain },
-    ]
+        Shape { dtype: DType::MXFP4, bias: true, fused: true, glu: CLAMPED, favourite: true, ..tiled },
+    ];
+    [special.as_slice(), &blocks, &supers].concat()
 }
 
 const CLAMPED: Glu = Glu::Clamped { alpha: 1.702, limit: 7.0 };
@@ -88,6 +95,7 @@ struct Shape {
     glu: Glu,
     n_in: usize,
     width: usize,
+    hidden: usize,
     /// Every row chooses expert 5, so that it has all rows of a step and others have few or none.
     favourite: bool,
 }
@@ -137,8 +145,7 @@ fn glu(shape: Shape) -> Case {
 
 fn add(shape: Shape) -> Case {
     let (mut b, logits) = shape.builder(Kind::ExpertAdd, Arithmetic::Weights(shape.dtype));
-    let Shape { dtype, bias, parts, width, .. } = shape;
-    let hidden = 45;
+    let Shape { dtype, bias, parts, width, hidden, .. } = shape;
     let (h, stream) = (b.input(K * width, 1.0), b.input(hidden, 1.0));
     let down = b.stack(dtype, EXPERTS * hidden, width, parts);
     let bias = bias.then(|| b.bias(EXPERTS * hidden));

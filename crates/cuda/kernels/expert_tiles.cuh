@@ -1,0 +1,215 @@
+// The chosen experts' feed-forward layers on weights in tiles.
+//
+// A block takes an expert and 64 outputs of its gate and its up matrix, or 128 of its down matrix; each of 8 warps sums 16 of them
+// over all columns, for all rows that chose the expert, 8 or 16 at a time. The first (row, choice) pair that names an expert is
+// the one whose blocks do the work, so nothing is sorted. The input is brought into the form of image.cuh a stage ahead: experts'
+// rows are few, and gathering them from an image would cost as much.
+// A row's sums have one order whatever rows stand beside it.
+#pragma once
+#include "linear_params.cuh"
+#include "linear_sums.cuh"
+
+#define EXPERT_WARPS 8
+#define EXPERT_THREADS (32 * EXPERT_WARPS)
+#define MAX_CHOOSERS 512  // rows of the largest bucket
+
+struct Choice {
+    u32 index;
+    float weight;
+};
+
+// Of a stack.
+struct ExpertMatrix {
+    u64 tiles, scales;
+    u64 bias;             // f32 [experts, outputs], or 0
+    u32 n_tiles;          // of all experts
+    u32 stride, first;    // outputs of an expert in the stack, and the first of them that count
+    u32 pad;
+};
+
+struct ExpertParams {
+    const u32* n_rows;
+    const float* x;         // [pairs / x_pairs, cols]
+    const Choice* choices;  // [rows, k]
+    float* out;             // [rows, k, n_out]
+    ExpertMatrix parts[2];  // gate and up, or down alone
+    u32 format, stage_bytes, n_stages, n_cells;
+    u32 k, x_pairs, cols, n_out;
+    u32 paired, glu_kind;
+    float alpha, limit;
+};
+
+// A warp's share of a stage's inputs: of rows warp and warp + 8 the stage's cells, a stage ahead in registers.
+template <int TILES, int CELLS>
+struct Ahead {
+    float x[TILES][CELLS][4];
+    __device__ __forceinline__ void ask(const ExpertParams& p, const u16* rows, u32 n, u32 stage) {
+        const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+        // Planes of float weights meet the same columns.
+        const u32 first_cell = CELLS == 1 ? stage % p.n_cells : 2 * stage;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int c = 0; c < CELLS; c++) {
+                const u32 row = t * 8 + warp, column = (first_cell + c) * 128 + lane * 4;
+                const float* from = p.x + (u64)(row < n ? rows[row] / p.x_pairs : 0) * p.cols + column;
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) x[t][c][i] = 0.0f;
+                if (row >= n) continue;
+                if (p.cols % 4 == 0) {
+                    if (column >= p.cols) continue;
+                    const float4 v = *(const float4*)from;
+                    x[t][c][0] = v.x, x[t][c][1] = v.y, x[t][c][2] = v.z, x[t][c][3] = v.w;
+                } else {
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++)
+                        if (column + i < p.cols) x[t][c][i] = from[i];
+                }
+            }
+    }
+    __device__ __forceinline__ void store(u8* to) const {
+        const ImageShape shape = {CELLS, TILES, TILES};
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int c = 0; c < CELLS; c++) image_store(to, shape, t * 8 + (threadIdx.x >> 5), c, x[t][c]);
+    }
+};
+
+template <class F, int TILES>
+__device__ __forceinline__ void sum_rows(Sums<TILES>& acc, const ExpertParams& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
+    constexpr int CELLS = IsFloat<F>::value ? 1 : 2;
+    constexpr u32 INPUT_BYTES = CELLS * TILES * (CELL_BYTES + REST_BYTES);
+    const u32 lane_at = (threadIdx.x & 31) * 16;
+    auto copy = [&](u32 stage) {
+        const u32 to = shared_address(slots) + (stage & 1) * F::STAGE_BYTES;
+#pragma unroll
+        for (u32 i = 0; i < F::STAGE_BYTES; i += 512)
+            if (i + 512 <= F::STAGE_BYTES || i + lane_at < F::STAGE_BYTES) copy_16(to + lane_at + i, from + (u64)stage * stride + lane_at + i);
+        copies_end_group();
+    };
+    Ahead<TILES, CELLS> ahead;
+    copy(0);
+    ahead.ask(p, rows, n, 0);
+    ahead.store(inputs);
+#pragma unroll 1
+    for (u32 stage = 0; stage < p.n_stages; stage++) {
+        copies_wait<0>();
+        __syncthreads();
+        const bool goes_on = stage + 1 < p.n_stages;
+        if (goes_on) copy(stage + 1), ahead.ask(p, rows, n, stage + 1);
+        F w(slots + (stage & 1) * F::STAGE_BYTES);
+        const u32 cell = shared_address(inputs) + (stage & 1) * INPUT_BYTES;
+        sum_stage_by_warp<F, TILES>(acc, w, cell, cell + TILES * CELL_BYTES, 2 * stage + 1 < p.n_cells);
+        if (goes_on) ahead.store(inputs + ((stage + 1) & 1) * INPUT_BYTES);
+    }
+    // The next rows begin with what the last stage may still be read from.
+    __syncthreads();
+}
+
+template <Formats FORMATS, int TILES>
+__device__ __forceinline__ void sum_format(Sums<TILES>& acc, const ExpertParams& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
+#define SUM(F) sum_rows<F, TILES>(acc, p, from, stride, slots, inputs, rows, n)
+    switch (p.format) {
+    case FORMAT_F16: return SUM(F16);
+    case FORMAT_Q8_0: return SUM(Q8_0);
+    case FORMAT_Q4_K: return SUM(Q4K);
+    case FORMAT_Q5_K: return SUM(Q5K);
+    case FORMAT_Q6_K: return SUM(Q6K);
+    case FORMAT_MXFP4: return SUM(Mxfp4);
+    }
+    if constexpr (FORMATS == ALL) {
+        switch (p.format) {
+        case FORMAT_Q4_0: return SUM(Q4_0);
+        case FORMAT_Q4_1: return SUM(Q4_1);
+        case FORMAT_Q5_0: return SUM(Q5_0);
+        case FORMAT_Q5_1: return SUM(Q5_1);
+        case FORMAT_IQ4_NL: return SUM(Iq4Nl);
+        case FORMAT_Q2_K: return SUM(Q2K);
+        case FORMAT_Q3_K: return SUM(Q3K);
+        case FORMAT_IQ4_XS: return SUM(Iq4Xs);
+        }
+    }
+#undef SUM
+}
+
+// The pairs that chose the same expert as the block's, in order; 0 where an earlier pair has.
+__device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_pairs, u16* mine) {
+    __shared__ u32 found;
+    const u32 expert = choices[pair].index, lane = threadIdx.x & 31;
+    bool is_taken = false;
+    for (u32 i = threadIdx.x; i < pair; i += EXPERT_THREADS) is_taken |= choices[i].index == expert;
+    if (__syncthreads_or(is_taken)) return 0;
+    if (threadIdx.x < 32) {
+        u32 n = 0;
+        for (u32 first = pair; first < n_pairs; first += 32) {
+            const bool is_mine = first + lane < n_pairs && choices[first + lane].index == expert;
+            const u32 which = __ballot_sync(0xffffffffu, is_mine);
+            if (is_mine) mine[n + __popc(which & ((1u << lane) - 1))] = (u16)(first + lane);
+            n += __popc(which);
+        }
+        if (lane == 0) found = n;
+    }
+    __syncthreads();
+    return found;
+}
+
+template <Formats FORMATS, int TILES>
+__device__ __forceinline__ void experts(const ExpertParams& p) {
+    extern __shared__ __align__(128) u8 shared[];
+    __shared__ u16 mine[MAX_CHOOSERS];
+    __shared__ float ups[EXPERT_THREADS / 2][TILES * 4 + 1];
+    pdl_wait();
+    pdl_next();
+    const u32 n_pairs = *p.n_rows * p.k;
+    if (blockIdx.x >= n_pairs) return;
+    const u32 n = choosers(p.choices, blockIdx.x, n_pairs, mine);
+    if (n == 0) return;
+    const u32 warp = threadIdx.x >> 5, expert = p.choices[blockIdx.x].index;
+    const u32 which = p.paired ? warp / 4 : 0, output = p.paired ? blockIdx.y * 64 + warp % 4 * 16 : blockIdx.y * 128 + warp * 16;
+    const ExpertMatrix& m = p.parts[which];
+    // A warp without outputs reads another's weights, and stores nothing.
+    const bool has_outputs = output < p.n_out;
+    const u32 first = expert * m.stride + m.first + (has_outputs ? output : 0), tile = first / 16, half = tile / 8;
+    const u32 tiles = m.n_tiles - 8 * half < 8 ? m.n_tiles - 8 * half : 8;
+    const u8* from = (const u8*)m.tiles + ((u64)half * 8 * p.n_stages + tile % 8) * p.stage_bytes;
+    const Lane l;
+    float scale[2], bias[2];
+#pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+        scale[i] = ((const float*)m.scales)[first + l.g + 8 * i];
+        bias[i] = m.bias && has_outputs ? ((const float*)m.bias)[(u64)expert * p.n_out + output + l.g + 8 * i] : 0.0f;
+    }
+    u8* const slots = shared + warp * 2 * p.stage_bytes;
+    u8* const inputs = shared + EXPERT_WARPS * 2 * p.stage_bytes;
+#pragma unroll 1
+    for (u32 done = 0; done < n; done += 8 * TILES) {
+        Sums<TILES> sums;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[t][i] = 0.0f;
+        sum_format<FORMATS, TILES>(sums, p, from, tiles * p.stage_bytes, slots, inputs, mine + done, n - done);
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                sums[t][i] = __fmaf_rn(sums[t][i], scale[i >> 1], bias[i >> 1]);
+                if (which == 1) ups[threadIdx.x - EXPERT_THREADS / 2][t * 4 + i] = sums[t][i];
+            }
+        if (p.paired) __syncthreads();
+        if (which == 1 || !has_outputs) continue;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const u32 row = done + t * 8 + 2 * l.t + (i & 1);
+                if (row >= n) continue;
+                const float y = p.paired ? glu(p.glu_kind, p.alpha, p.limit, sums[t][i], ups[threadIdx.x][t * 4 + i]) : sums[t][i];
+                p.out[(u64)mine[row] * p.n_out + output + l.g + 8 * (i >> 1)] = y;
+            }
+    }
+}
+
+#define EXPERT_KERNEL(NAME, FORMATS, TILES) \
+    extern "C" __global__ void __launch_bounds__(EXPERT_THREADS) NAME(const __grid_constant__ ExpertParams p) { experts<FORMATS, TILES>(p); }
