@@ -14,6 +14,7 @@ mod cubin;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use overdraft_cuda::build::{RELEASE_ARCHES, append, compile, modules, nvrtc_is_present, source_hash};
 
@@ -50,16 +51,41 @@ fn need_nvrtc() -> Result<(), String> {
     if nvrtc_is_present() { Ok(()) } else { Err(hint.into()) }
 }
 
+struct Compiled {
+    module: &'static str,
+    arch: &'static str,
+    code: Vec<u8>,
+}
+
+/// Every module for every target, in that order; the machine's cores take them in turn, as a module takes up to a minute.
+fn compile_all(arches: &[&'static str]) -> Result<Vec<Compiled>, String> {
+    let jobs: Vec<_> = modules().flat_map(|module| arches.iter().map(move |arch| (module, *arch))).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mine =
+            std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < jobs.len()));
+        mine.map(|i| (i, compile(jobs[i].0, jobs[i].1))).collect::<Vec<_>>()
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut done: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().flat_map(|t| t.join().expect("compiling does not panic")).collect()
+    });
+    done.sort_by_key(|d| d.0);
+    let named = |(i, code): (usize, Result<Vec<u8>, _>)| {
+        let (module, arch) = jobs[i];
+        code.map(|code| Compiled { module, arch, code }).map_err(|e: overdraft_cuda::CudaError| e.to_string())
+    };
+    done.into_iter().map(named).collect()
+}
+
 fn check(write: bool) -> Result<String, String> {
     need_nvrtc()?;
     let mut table = String::from("# module kernel arch registers stack-bytes; xtask check-kernels --write\n");
-    for module in modules() {
-        for arch in CHECKED_ARCHES {
-            let code = compile(module, arch).map_err(|e| e.to_string())?;
-            let kernels = cubin::kernels(&code).ok_or_else(|| format!("{module} for {arch}: no cubin"))?;
-            for k in kernels {
-                let _ = writeln!(table, "{module} {} {arch} {} {}", k.name, k.registers, k.stack_bytes);
-            }
+    for Compiled { module, arch, code } in compile_all(&CHECKED_ARCHES)? {
+        let kernels = cubin::kernels(&code).ok_or_else(|| format!("{module} for {arch}: no cubin"))?;
+        for k in kernels {
+            let _ = writeln!(table, "{module} {} {arch} {} {}", k.name, k.registers, k.stack_bytes);
         }
     }
     let path = root().join("crates/cuda/registers.txt");
@@ -83,11 +109,8 @@ fn check(write: bool) -> Result<String, String> {
 fn build() -> Result<String, String> {
     need_nvrtc()?;
     let mut archive = Vec::new();
-    for module in modules() {
-        for arch in RELEASE_ARCHES {
-            let code = compile(module, arch).map_err(|e| e.to_string())?;
-            append(&mut archive, module, arch, source_hash(module), &code);
-        }
+    for Compiled { module, arch, code } in compile_all(&RELEASE_ARCHES)? {
+        append(&mut archive, module, arch, source_hash(module), &code);
     }
     let folder = root().join("target/kernels");
     let path = folder.join("cubins.bin");
