@@ -93,6 +93,7 @@ impl Model {
             screen.note(&format!("context lowered from {wanted} to {fits} tokens: memory holds no more"));
             config.context = fits;
         }
+        config.step_rows = prompt_rows(&decoder, draft.as_ref(), &*backend, &config);
         if config.context > self.hyper.context {
             screen.note(&format!(
                 "--ctx {} is longer than the {} tokens this model was trained for; expect worse text beyond them",
@@ -177,6 +178,22 @@ impl Model {
             "trained_context": self.hyper.context,
         })
     }
+}
+
+/// Rows of a prompt to read at once. A device's many multiprocessors have too little to do with 512 of them where matrices are
+/// small, so there it is as many as memory is left for. Changes no bit: chunks end with pages or with the prompt.
+fn prompt_rows(
+    decoder: &Decoder,
+    draft: Option<&Draft>,
+    backend: &dyn Backend,
+    config: &EngineConfig,
+) -> usize {
+    let Some(limit) = config.memory.filter(|_| backend.is_far()) else { return config.step_rows };
+    let fits = |step_rows: &usize| {
+        let config = EngineConfig { step_rows: *step_rows, ..*config };
+        Engine::context_that_fits(decoder, draft, backend, &config, limit) == Some(config.context)
+    };
+    [2048, 1024].into_iter().find(fits).unwrap_or(config.step_rows)
 }
 
 pub(crate) fn tensors(checkpoint: &Checkpoint) -> &[TensorInfo] {

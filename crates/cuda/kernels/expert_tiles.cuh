@@ -11,7 +11,7 @@
 
 #define EXPERT_WARPS 8
 #define EXPERT_THREADS (32 * EXPERT_WARPS)
-#define MAX_CHOOSERS 512  // rows of the largest bucket
+#define MAX_CHOOSERS 2048  // rows of the largest bucket
 
 struct Choice {
     u32 index;

@@ -41,7 +41,7 @@ pub(crate) fn check_config(config: &EngineConfig) -> Result<()> {
     let rules = [
         ("--ctx", config.context, 2..=1 << 24, "must be between 2 and 16777216"),
         ("max_seqs", config.max_seqs, 1..=MAX_LOGIT_ROWS, "must be between 1 and 64"),
-        ("step_rows", config.step_rows, PAGE..=512, "must be between 64 and 512"),
+        ("step_rows", config.step_rows, PAGE..=2048, "must be between 64 and 2048"),
     ];
     for (name, value, range, allowed) in rules {
         if !range.contains(&value) {

@@ -24,7 +24,7 @@ pub use step::{NO_PARENT, Row, RowView, SeqView, Step, StepError};
 pub use weights::{Matrix, MatrixId, VectorId, Weights};
 
 /// Row counts that plans are recorded for. A step takes the smallest bucket that holds its rows.
-pub const BUCKETS: [usize; 13] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512];
+pub const BUCKETS: [usize; 15] = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 2048];
 
 /// The smallest bucket with room for `rows`, if any has.
 pub fn bucket_for(rows: usize) -> Option<usize> {

@@ -14,7 +14,7 @@ pub(crate) const MAX_EXPERTS: usize = 1024;
 const OUTPUTS: usize = 8;
 /// Of `expert_tiles.cuh`: warps of a block, and shared memory its kernels have besides, at most.
 const WARPS: usize = 8;
-const STATIC_BYTES: usize = 6 << 10;
+const STATIC_BYTES: usize = 9 << 10;
 
 kernel_params!(RouteParams {
     n_rows: u64,
