@@ -1,12 +1,14 @@
 //! A row's bits are its own: the same alone or in company, in any place, in a chain or a tree.
 
-use overdraft_plan::Backend;
+use overdraft_plan::{BUCKETS, Backend};
 
 use super::Failure;
 use super::case::Case;
 use super::numbers::Random;
 use super::session::{Order, Part, RowOutput, Session};
 
+/// Rows of a step at most.
+const MOST_ROWS: usize = BUCKETS[BUCKETS.len() - 1];
 /// Sequences that share the steps.
 const N_SEQS: usize = 4;
 
@@ -134,7 +136,7 @@ pub fn check_chunks(
 ) -> Result<(), Failure> {
     let tokens = &streams(1, len)[0];
     let mut expected: Vec<RowOutput> = Vec::new();
-    for chunk in [1, 7, 16, 64, len] {
+    for chunk in [1, 7, 16, 64, len.min(MOST_ROWS)] {
         let mut session = Session::new(case, make(), 1, len)?;
         let mut outputs = Vec::new();
         for rows in tokens.chunks(chunk) {
@@ -212,8 +214,8 @@ pub fn check_trees(
 /// Starts the session's only sequence again with these rows.
 fn prefill(session: &mut Session<'_>, tokens: &[u32]) -> Result<(), Failure> {
     session.restart(0);
-    if !tokens.is_empty() {
-        session.feed(&[Part::chain(0, tokens)], Order::Apart)?;
+    for chunk in tokens.chunks(MOST_ROWS) {
+        session.feed(&[Part::chain(0, chunk)], Order::Apart)?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Everything that can be checked and timed on a device, in one run: the op table, the fixtures of every family.
 //!
 //!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
+//!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
-//!   cuda_conformance steps MODEL.gguf [contexts] [sequences]   time of a step for each bucket, and its graph's nodes
+//!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!
 //! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there.
 //!

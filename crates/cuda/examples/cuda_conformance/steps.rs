@@ -144,14 +144,23 @@ impl Timed {
         let (times, nodes) = self.time(self.record_prompt(), &self.step(context, PROMPT, true));
         let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
         println!("{PROMPT:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   of a prompt");
+        if self.n_slots == 1 {
+            return;
+        }
+        let (times, nodes) = self.time(self.record(self.n_slots), &self.streams(context));
+        let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
+        println!(
+            "{:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   a row of each sequence",
+            self.n_slots
+        );
     }
 
-    fn kinds(&mut self, context: usize) {
+    fn kinds(&mut self, context: usize, only: &[&str]) {
         println!(
             "{:<12} {:>6} {:>9} {:>6} {:>12} {:>9}   at {context}",
             "kind", "rows", "median us", "nodes", "us a node", "sequences"
         );
-        for (name, belongs) in KINDS {
+        for (name, belongs) in KINDS.into_iter().filter(|k| only.is_empty() || only.contains(&k.0)) {
             let drafts = [1, 16, 32].map(|rows| (rows, self.step(context, rows, false)));
             let prompt = (PROMPT, self.step(context, PROMPT, true));
             let streams = (self.n_slots > 1).then(|| (self.n_slots, self.streams(context)));
@@ -172,11 +181,14 @@ impl Timed {
 
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let Some(file) = args.first() else {
-        println!("steps MODEL.gguf [contexts, with commas between them] [sequences]");
+        println!(
+            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise]"
+        );
         return false;
     };
     let contexts = args.get(1).map_or("512", String::as_str);
     let contexts: Vec<usize> = contexts.split(',').filter_map(|n| n.parse().ok()).collect();
+    let only: Vec<&str> = args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').collect());
     let checkpoint = Checkpoint::open(Path::new(file)).unwrap();
     let started = Instant::now();
     let decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
@@ -192,14 +204,16 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let mut timed = Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots };
     let mut at = 0;
     for (nth, context) in contexts.into_iter().enumerate() {
-        let last = timed.read(at, context, nth == 0);
+        let last = timed.read(at, context, nth == 0 && only.is_empty());
         at = context;
         println!(
             "{file}: {context} tokens after {:.1} s, the last step {last:.2} ms",
             started.elapsed().as_secs_f32()
         );
-        timed.whole_steps(context);
-        timed.kinds(context);
+        if only.is_empty() {
+            timed.whole_steps(context);
+        }
+        timed.kinds(context, &only);
     }
     true
 }
