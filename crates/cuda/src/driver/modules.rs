@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
 
@@ -21,12 +20,12 @@ struct Entry {
     function: sys::CUfunction,
     name: &'static str,
     /// Dynamic shared memory the kernel may use so far.
-    shared_limit: AtomicUsize,
+    shared_limit: Mutex<usize>,
 }
 
 // SAFETY: a handle that the driver lets any thread use.
 unsafe impl Send for Entry {}
-// SAFETY: as above; the limit is atomic.
+// SAFETY: as above; the limit has a lock.
 unsafe impl Sync for Entry {}
 
 /// What a block has without asking.
@@ -42,14 +41,16 @@ impl Kernel {
     }
 
     pub(crate) fn allow_shared(&self, bytes: usize) -> Result<()> {
-        if bytes <= self.entry.shared_limit.load(Ordering::Relaxed) {
+        // Held while the driver is told: of two threads the one that asks for less must not come last.
+        let mut limit = self.entry.shared_limit.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if bytes <= *limit {
             return Ok(());
         }
         let which = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function of a loaded module.
         let result = unsafe { sys::cuFuncSetAttribute(self.entry.function, which, bytes as i32) };
         check("cuFuncSetAttribute", result)?;
-        self.entry.shared_limit.store(bytes, Ordering::Relaxed);
+        *limit = bytes;
         Ok(())
     }
 }
@@ -93,11 +94,8 @@ impl Modules {
         // SAFETY: `handle` is a loaded module; `function` receives the handle.
         check(entry, unsafe { sys::cuModuleGetFunction(&mut function, handle, name.as_ptr()) })?;
         // There are as many as kernels in the program, and graphs refer to them: kept for good.
-        let made: &'static Entry = Box::leak(Box::new(Entry {
-            function,
-            name: entry,
-            shared_limit: AtomicUsize::new(USUAL_SHARED),
-        }));
+        let made: &'static Entry =
+            Box::leak(Box::new(Entry { function, name: entry, shared_limit: Mutex::new(USUAL_SHARED) }));
         let kernel = Kernel { entry: made };
         loaded.kernels.insert((module, entry), kernel);
         Ok(kernel)
