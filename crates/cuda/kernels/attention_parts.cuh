@@ -20,7 +20,7 @@ struct Attention {
     u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
     u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second and third
     u32 n_finishers;            // blocks that put a row's chunks together, each for some of the heads of a key head
-    u32 walks;                  // whether prompts' rows have a launch of their own
+    u32 walks;                  // whether prompts' rows have a launch of their own, or ALL_WALK
     ImageShape shape;
 };
 
@@ -43,7 +43,7 @@ __device__ __forceinline__ u32 end_of(const Attention& p, u32 sure_end, u32 pos)
 // Rows of a sequence, from its first on, that a launch of their own takes: a prompt's, whose keys lie in pages as
 // committed ones do.
 __device__ __forceinline__ u32 n_walked(const Attention& p, const Seq& seq) {
-    return p.walks && seq.n_sure >= PROMPT_ROWS ? seq.n_sure : 0;
+    return p.walks == ALL_WALK || (p.walks && seq.n_sure >= PROMPT_ROWS) ? seq.n_sure : 0;
 }
 
 // A sequence's rows of the launch, in groups that share chunks, and the chunks that are wholly committed.

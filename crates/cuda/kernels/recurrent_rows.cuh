@@ -29,13 +29,13 @@ struct Recurrent {
     float eps;
     u32 key_heads, value_heads, key_dim, value_dim, tiled, mode;
     ImageShape shape;
-    u32 walks, pad;  // whether prompts have launches of their own (recurrent_walk.cu)
+    u32 walks, pad;  // whether prompts have launches of their own (recurrent_walk.cu), or ALL_WALK
     Walked walked;
 };
 
 // Sequences that are nothing but a prompt's rows.
 __device__ __forceinline__ bool is_walked(const Recurrent& p, const Seq& seq) {
-    return p.walks && seq.n_sure == seq.n_rows && seq.n_sure >= PROMPT_ROWS;
+    return p.walks == ALL_WALK || (p.walks && seq.n_sure == seq.n_rows && seq.n_sure >= PROMPT_ROWS);
 }
 
 // Keys that all rows of a tile may meet: the window's places, then the tile's own, then those of the 32 rows before it.

@@ -21,6 +21,8 @@
 
 // Sure rows of a sequence, from its first on, from which on they count as a prompt's (`step_data.rs` counts the others).
 #define PROMPT_ROWS 16u
+// `walks` of attention and recurrent layers where a plan has rows of prompts only: there is no launch for others.
+#define ALL_WALK 2u
 
 struct Row {
     u32 token, seq, pos, parent;

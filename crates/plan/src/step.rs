@@ -262,6 +262,9 @@ impl Step {
                 return fail("sequence slot out of range");
             }
             let sure = row.local < seq.n_sure;
+            if !sure && i >= self.n_written() && plan.written_before_prompts.is_some() {
+                return fail("a prompt's row must be sure");
+            }
             let chained = match row.parent {
                 NO_PARENT => row.local == 0,
                 p => {

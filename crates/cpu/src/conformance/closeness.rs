@@ -133,7 +133,8 @@ pub fn distance(case: &Case, backend: Box<dyn Backend>) -> Result<Distance, Fail
         let parts = [Part::chain(0, &first), Part::chain(1, &second)];
         both(if second.is_empty() { &parts[..1] } else { &parts }, order)?;
     }
-    for _ in 0..3 {
+    // A prompt has no drafts.
+    for _ in 0..if case.is_prompt { 0 } else { 3 } {
         let drafts = draw(1 + TREE.len());
         let plain = draw(1);
         let tree = Part { seq: 1, tokens: &drafts, draft_parents: &TREE };

@@ -2,10 +2,11 @@
 
 use overdraft_plan::{Attention, AttentionPrepare, KvType, PAGE, RmsNorm, RopeStyle};
 
+use super::recurrent::Walks;
 use super::{Cx, kernel_params};
 use crate::driver::{CudaError, Result};
 use crate::linear::ImageShape;
-use crate::step_data::{PROMPT_ROWS, StepView};
+use crate::step_data::StepView;
 
 /// `SPLITS` of `attention.cu`: enough that one row of a model with four key heads fills a large GPU.
 const SPLITS: usize = 32;
@@ -203,19 +204,22 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         .rev()
         .find(|n| group.is_multiple_of(*n) && n * bucket * op.kv_heads <= device.n_multiprocessors)
         .unwrap_or(1);
-    let walks = is_wide && bucket >= WALK_BUCKET;
+    let walks = if is_wide && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
     let mut params = AttentionParams {
         n_shared: n_shared as u32,
         n_counters,
         n_finishers: n_finishers as u32,
-        walks: u32::from(walks),
+        walks: walks as u32,
         ..AttentionParams::new(cx, op)
     };
-    if walks {
+    if walks != Walks::None {
         // A sequence's last group may be short of rows.
-        let n_groups = bucket.div_ceil(16 * WIDE / group) + bucket / PROMPT_ROWS;
+        let n_groups = bucket.div_ceil(16 * WIDE / group) + walks.most_seqs(bucket, cx.state.slots);
         let kernel = tile_entry(cx.state.kv, op.head_dim, Tiles::Walk);
         cx.launch(kernel, [n_groups * op.kv_heads, 1, 1], threads, bytes(WIDE), &params)?;
+    }
+    if walks == Walks::All {
+        return Ok(());
     }
     for first in (0..bucket).step_by(TILE_ROWS) {
         let rows = (bucket - first).min(TILE_ROWS);

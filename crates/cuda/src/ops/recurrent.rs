@@ -50,6 +50,28 @@ const WALK_BUCKET: usize = 128;
 /// Buckets that are worth two blocks a head. All kernels give the same bits.
 const PAIR_BUCKETS: std::ops::RangeInclusive<usize> = 16..=64;
 
+/// Which rows have launches for prompts' rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walks {
+    None,
+    /// Those of sequences with enough sure ones.
+    Long,
+    /// All: the plan has rows of prompts only, and those are sure. Launches that found nothing to do took 3 us each, 16 of them in
+    /// an attention layer of 512 rows.
+    All,
+}
+
+impl Walks {
+    pub(super) fn of(plan: &Plan) -> Self {
+        if plan.written_before_prompts == Some(0) { Self::All } else { Self::Long }
+    }
+
+    /// Sequences of a step whose rows they can be.
+    pub(super) fn most_seqs(self, bucket: usize, slots: usize) -> usize {
+        if self == Self::All { bucket.min(slots) } else { bucket / PROMPT_ROWS }
+    }
+}
+
 fn has_walk(bucket: usize) -> bool {
     bucket >= WALK_BUCKET
 }
@@ -244,11 +266,12 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
     let bucket = cx.capacity(prepared) as usize;
     let is_full = (shape.key_dim, shape.value_dim) == (DIM, DIM) && shape.window_row_len().is_multiple_of(4);
     let device = cx.gpu.device;
-    let walks = is_full
+    let can_walk = is_full
         && has_walk(bucket)
         && prepare.is_some()
         && rule.is_some()
         && 4 * WALK_ROOM <= device.max_shared_bytes;
+    let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
     let params = RecurrentParams {
         step: cx.step,
         qkv: cx.act(qkv),
@@ -280,22 +303,25 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
             | if rule.is_some() { RULES } else { 0 }
             | if norm.is_some() { NORMS } else { 0 },
         shape: image_shape,
-        walks: u32::from(walks),
+        walks: walks as u32,
         pad: 0,
         walked: walked_at(cx.base + cx.memory.walked as u64, bucket * shape.value_heads),
     };
     // A sequence has at least one row, so there are no more of them than rows, nor than slots.
     let n_seqs = bucket.min(cx.state.slots);
-    if walks {
+    if walks != Walks::None {
         let launch =
             |entry, grid, threads, bytes| cx.launch(("recurrent_walk", entry), grid, threads, bytes, &params);
         let n_parts = 2 * shape.key_heads + shape.value_heads;
         // Of a prompt at most the first and the last block are short of rows.
-        let n_blocks = bucket / TILE + 2 * (bucket / PROMPT_ROWS);
+        let n_blocks = bucket / TILE + 2 * walks.most_seqs(bucket, cx.state.slots);
         launch("walk_prepare", [n_parts + 1, bucket.div_ceil(8), 1], THREADS, 0)?;
         launch("walk_weigh", [shape.key_heads, n_blocks, 1], THREADS, 0)?;
         launch("walk_rule", [2 * shape.value_heads, n_seqs, 1], RULE_THREADS, 4 * WALK_ROOM)?;
         launch("walk_finish", [shape.value_heads.div_ceil(8) + KEEPERS, bucket, 1], THREADS, 0)?;
+    }
+    if walks == Walks::All {
+        return Ok(());
     }
     // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
     let pairs = is_full
