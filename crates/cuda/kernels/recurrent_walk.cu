@@ -1,6 +1,6 @@
 // A prompt's rows through a recurrent layer, by blocks of 16 absolute positions. Convolution, gates, products of keys and
 // their decays do not depend on S, so all blocks of rows have them worked out at once (`walk_prepare`, `walk_weigh`); then
-// two blocks a value head, half the columns each, go through the rows (`walk_rule`); then norm, and what is kept
+// two or four blocks a value head, a share of the columns each, go through the rows (`walk_rule`); then norm, and what is kept
 // (`walk_finish`). The arithmetic is recurrent.cu's, number by number.
 #include "keep.cuh"
 #include "recurrent_rows.cuh"
@@ -183,18 +183,20 @@ extern "C" __global__ void __launch_bounds__(256) walk_weigh(const __grid_consta
     }
 }
 
-#define COLUMNS (DIM / 2)
 // Blocks of positions at hand: that before, the one at hand, the next, and the one on its way.
 #define SLOTS 4u
-#define STATE_WARPS 16u
-#define RULE_THREADS (32 * (STATE_WARPS + WARPS))
+// Warps that have S, each 16 columns and a quarter of the channels; those that have rows, four columns a thread; all.
+#define STATE_WARPS(COLUMNS) (COLUMNS / 4)
+#define ROW_WARPS(COLUMNS) (COLUMNS / 8)
+#define RULE_WARPS(COLUMNS) (STATE_WARPS(COLUMNS) + ROW_WARPS(COLUMNS))
 
+template <u32 COLUMNS>
 struct RuleRoom {
     float keys[SLOTS][TILE][STRIDE];
     float deltas[SLOTS][TILE][COLUMNS];  // v first
     float g[SLOTS][TILE];
     float queries[2][TILE][STRIDE];
-    float4 state[STATE_WARPS][DIM / 32][32];
+    float4 state[STATE_WARPS(COLUMNS)][DIM / 32][32];
     float sums[2][4][TILE][2][COLUMNS];  // S^T q and S^T k over each quarter of the channels
     float2 before[2][TILE][REACH];
     float own_q[2][TILE][TILE], own_k[2][TILE][TILE];
@@ -202,9 +204,10 @@ struct RuleRoom {
     u32 row[2][TILE];
 };
 
+template <u32 COLUMNS>
 struct Walk {
     const Recurrent& p;
-    RuleRoom& room;
+    RuleRoom<COLUMNS>& room;
     Seq seq;
     u32 h, key_head, column, last;
 
@@ -219,8 +222,8 @@ struct Walk {
         const Widths width = widths_of(p);
         const u32 at = 4 * (threadIdx.x & 31);
 #pragma unroll
-        for (u32 n = 0; n < 2; n++) {
-            const u32 i = n * (RULE_THREADS / 32) + (threadIdx.x >> 5), place = i / 2, is_key = i % 2;
+        for (u32 n = 0; n < 2 * TILE; n += RULE_WARPS(COLUMNS)) {
+            const u32 i = n + (threadIdx.x >> 5), place = i / 2, is_key = i % 2;
             if (place < block.first || place >= block.end) continue;
             const float* row = p.prepared + row_at(block, place) * width.all + key_head * DIM + at;
             copy(is_key ? &room.keys[number % SLOTS][place][at] : &room.queries[number % 2][place][at], row + is_key * width.keys);
@@ -228,32 +231,38 @@ struct Walk {
     }
     // And what its rows need besides, a warp a row.
     __device__ __forceinline__ void load_rows(u32 number) const {
-        const u32 place = threadIdx.x >> 5, lane = threadIdx.x & 31, now = number % 2;
-        if (number > last || place >= TILE) return;
+        const u32 lane = threadIdx.x & 31, now = number % 2;
+        if (number > last) return;
         const Block block = block_at(seq, number);
-        if (place < block.first || place >= block.end) return;
         const Widths width = widths_of(p);
-        const u64 row = row_at(block, place), at = row * p.value_heads + h;
-        if (lane < 16) {
-            copy(&room.before[now][place][2 * lane], p.walked.before + at * REACH + 2 * lane);
-            copy(&room.deltas[number % SLOTS][place][4 * lane], p.prepared + row * width.all + 2 * width.keys + h * DIM + column + 4 * lane);
-        } else if (lane < 24) {
-            const u32 part = 4 * (lane % 4);
-            if (lane < 20) copy(&room.own_q[now][place][part], p.walked.own_q + at * TILE + part);
-            else copy(&room.own_k[now][place][part], p.walked.own_k + at * TILE + part);
-        } else if (lane == 24) {
-            const float* gates = p.gates + row * 2 * p.value_heads + h;
-            room.row[now][place] = (u32)row;
-            room.whole[now][place] = p.walked.whole[at];
-            room.g[number % SLOTS][place] = gates[0];
-            room.beta[now][place] = gates[p.value_heads];
+#pragma unroll
+        for (u32 n = 0; n < TILE; n += RULE_WARPS(COLUMNS)) {
+            const u32 place = n + (threadIdx.x >> 5);
+            if (place < block.first || place >= block.end) continue;
+            const u64 row = row_at(block, place), at = row * p.value_heads + h;
+            if (lane < COLUMNS / 4)
+                copy(&room.deltas[number % SLOTS][place][4 * lane], p.prepared + row * width.all + 2 * width.keys + h * DIM + column + 4 * lane);
+            if (lane < 16) {
+                copy(&room.before[now][place][2 * lane], p.walked.before + at * REACH + 2 * lane);
+            } else if (lane < 24) {
+                const u32 part = 4 * (lane % 4);
+                if (lane < 20) copy(&room.own_q[now][place][part], p.walked.own_q + at * TILE + part);
+                else copy(&room.own_k[now][place][part], p.walked.own_k + at * TILE + part);
+            } else if (lane == 24) {
+                const float* gates = p.gates + row * 2 * p.value_heads + h;
+                room.row[now][place] = (u32)row;
+                room.whole[now][place] = p.walked.whole[at];
+                room.g[number % SLOTS][place] = gates[0];
+                room.beta[now][place] = gates[p.value_heads];
+            }
         }
     }
     // Kept rows from `grid` on, at their places.
     __device__ __forceinline__ void load_kept(u32 grid) const {
         const Widths width = widths_of(p);
-        for (u32 i = threadIdx.x; i < (seq.committed - grid) * 48; i += RULE_THREADS) {
-            const u32 pos = grid + i / 48, part = i % 48, slot = pos / TILE % SLOTS, place = pos % TILE;
+        constexpr u32 PARTS = 32 + COLUMNS / 4;
+        for (u32 i = threadIdx.x; i < (seq.committed - grid) * PARTS; i += 32 * RULE_WARPS(COLUMNS)) {
+            const u32 pos = grid + i / PARTS, part = i % PARTS, slot = pos / TILE % SLOTS, place = pos % TILE;
             const float* row = window_row(p, seq, pos);
             if (part < 32) copy(&room.keys[slot][place][4 * part], row + key_head * DIM + 4 * part);
             else copy(&room.deltas[slot][place][4 * (part - 32)], row + width.keys + h * DIM + column + 4 * (part - 32));
@@ -263,38 +272,40 @@ struct Walk {
 };
 
 // Of the warps that have S.
+template <u32 COLUMNS>
 struct WalkState {
-    const Walk& walk;
+    const Walk<COLUMNS>& walk;
     SharedState<DIM / 32> s;  // of 16 columns and a quarter of the channels
     Part part;
 
     // The 16 rows of a block, all of them sure and done.
     __device__ __forceinline__ void add(u32 number) {
-        RuleRoom& room = walk.room;
+        RuleRoom<COLUMNS>& room = walk.room;
         const u32 slot = number % SLOTS;
         const auto row_at = [&](u32 j) { return Folded{room.keys[slot][j], room.deltas[slot][j] - walk.column}; };
         const auto g_at = [&](u32 j) { return room.g[slot][j]; };
         fold(s, s, part, DIM, DIM, row_at, g_at);
     }
     __device__ __forceinline__ void multiply(u32 number) const {
-        RuleRoom& room = walk.room;
+        RuleRoom<COLUMNS>& room = walk.room;
         const u32 warp = threadIdx.x >> 5, g = (threadIdx.x & 31) / 4;
         const Block block = block_at(walk.seq, number);
         const auto from = [&](u32 first) {
             return g % 2 ? room.keys[number % SLOTS][first + g / 2] : room.queries[number % 2][first + g / 2];
         };
-        const auto to = [&](u32 row, u32 is_key) { return &room.sums[number % 2][warp / 4][row][is_key][warp % 4 * 16]; };
+        const auto to = [&](u32 row, u32 is_key) { return &room.sums[number % 2][warp / (COLUMNS / 16)][row][is_key][warp % (COLUMNS / 16) * 16]; };
         state_products<2>(s, part.channel, (1u << block.end) - (1u << block.first), from, to);
     }
 };
 
-// Of the warps that have rows, half a warp a row: outputs and deltas of a block.
-__device__ __forceinline__ void walk_rows(const Walk& walk, u32 number) {
+// Of the warps that have rows: outputs and deltas of a block.
+template <u32 COLUMNS>
+__device__ __forceinline__ void walk_rows(const Walk<COLUMNS>& walk, u32 number) {
     const Recurrent& p = walk.p;
-    RuleRoom& room = walk.room;
-    const auto others = [] { asm volatile("bar.sync 1, 256;" ::: "memory"); };
+    RuleRoom<COLUMNS>& room = walk.room;
+    const auto others = [] { asm volatile("bar.sync 1, %0;" ::"n"(32 * ROW_WARPS(COLUMNS)) : "memory"); };
     const Block block = block_at(walk.seq, number);
-    const u32 thread = threadIdx.x - 32 * STATE_WARPS, place = thread / 16, at = 4 * (thread % 16), now = number % 2;
+    const u32 thread = threadIdx.x - 32 * STATE_WARPS(COLUMNS), place = thread / (COLUMNS / 4), at = 4 * (thread % (COLUMNS / 4)), now = number % 2;
     const u32 n_back = block.n_back(), n_before = n_back + block.first, grid = block.grid();
     const bool has_row = place >= block.first && place < block.end;
     float (*deltas)[COLUMNS] = room.deltas[number % SLOTS];
@@ -349,18 +360,19 @@ __device__ __forceinline__ void walk_rows(const Walk& walk, u32 number) {
     *(float4*)(p.out + to) = o;
 }
 
-// Grid: (two blocks a value head, sequences).
-extern "C" __global__ void __launch_bounds__(RULE_THREADS, 1) walk_rule(const __grid_constant__ Recurrent p) {
+template <u32 COLUMNS>
+__device__ __forceinline__ void walk_all(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     if (blockIdx.y >= p.step.counts[2] || !is_walked(p, p.step.seqs[blockIdx.y])) return pdl_idle();
-    const u32 warp = threadIdx.x >> 5, h = blockIdx.x / 2;
+    const u32 warp = threadIdx.x >> 5, h = blockIdx.x / (DIM / COLUMNS);
     const Seq seq = p.step.seqs[blockIdx.y];
     const u32 first = seq.committed / TILE, end = seq.committed + seq.n_sure, last = (end - 1) / TILE;
     const u32 key_head = p.tiled ? h % p.key_heads : h / (p.value_heads / p.key_heads);
-    const Walk walk = {p, *(RuleRoom*)bytes, seq, h, key_head, blockIdx.x % 2 * COLUMNS, last};
-    WalkState state = {walk, {&walk.room.state[warp % STATE_WARPS][0][threadIdx.x & 31]}, {walk.column + warp % 4 * 16, warp / 4 * (DIM / 4)}};
+    const Walk<COLUMNS> walk = {p, *(RuleRoom<COLUMNS>*)bytes, seq, h, key_head, blockIdx.x % (DIM / COLUMNS) * COLUMNS, last};
+    WalkState<COLUMNS> state = {walk, {&walk.room.state[warp % STATE_WARPS(COLUMNS)][0][threadIdx.x & 31]},
+                                {walk.column + warp % (COLUMNS / 16) * 16, warp / (COLUMNS / 16) * (DIM / 4)}};
     float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * DIM * DIM;
-    const bool has_state = warp < STATE_WARPS;
+    const bool has_state = warp < STATE_WARPS(COLUMNS);
     if (has_state) load_state(state.s, state.part, stored, DIM, DIM);
     walk.load_kept(seq.stored_grid);
     pdl_wait();
@@ -396,6 +408,14 @@ extern "C" __global__ void __launch_bounds__(RULE_THREADS, 1) walk_rule(const __
     }
     if (has_state && grid_of(end - 1) != seq.stored_grid) store_state(state.s, state.part, stored, DIM, DIM);
 }
+
+// Grid: (two blocks a value head, or four; sequences).
+#define RULE(COLUMNS)                                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(32 * RULE_WARPS(COLUMNS), 1) walk_rule_##COLUMNS(const __grid_constant__ Recurrent p) { \
+        walk_all<COLUMNS>(p);                                                                                                           \
+    }
+RULE(32)
+RULE(64)
 
 // Blocks that share what is kept of a row: the last 48 are on the way when all others are done.
 #define KEEPERS 8u

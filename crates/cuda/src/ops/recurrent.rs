@@ -39,11 +39,19 @@ const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
     + 8 * TILE
     + 1;
 
-/// `RuleRoom` of `recurrent_walk.cu`, in words.
-const WALK_ROOM: usize = 4 * TILE * (STRIDE + DIM / 2 + 1)
-    + DIM * DIM / 2
-    + 2 * TILE * (STRIDE + 4 * 2 * DIM / 2 + 2 * REACH + 2 * TILE + 3);
-const RULE_THREADS: u32 = 768;
+/// `RuleRoom` of `recurrent_walk.cu`, in words, for so many columns a block.
+const fn walk_room(columns: usize) -> usize {
+    4 * TILE * (STRIDE + columns + 1)
+        + DIM * columns
+        + 2 * TILE * (STRIDE + 4 * 2 * columns + 2 * REACH + 2 * TILE + 3)
+}
+/// Warps of it.
+const fn walk_warps(columns: usize) -> usize {
+    columns / 4 + columns / 8
+}
+/// Columns of a block, of which one kernel has few: twice the blocks, where the device runs them at once.
+const WALK_COLUMNS: usize = 64;
+const FEW_COLUMNS: usize = 32;
 const KEEPERS: usize = 8;
 /// From which bucket on prompts have launches of their own.
 const WALK_BUCKET: usize = 128;
@@ -270,7 +278,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && has_walk(bucket)
         && prepare.is_some()
         && rule.is_some()
-        && 4 * WALK_ROOM <= device.max_shared_bytes;
+        && 4 * walk_room(WALK_COLUMNS) <= device.max_shared_bytes;
     let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
     let params = RecurrentParams {
         step: cx.step,
@@ -317,7 +325,13 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         let n_blocks = bucket / TILE + 2 * walks.most_seqs(bucket, cx.state.slots);
         launch("walk_prepare", [n_parts + 1, bucket.div_ceil(8), 1], THREADS, 0)?;
         launch("walk_weigh", [shape.key_heads, n_blocks, 1], THREADS, 0)?;
-        launch("walk_rule", [2 * shape.value_heads, n_seqs, 1], RULE_THREADS, 4 * WALK_ROOM)?;
+        // A lone head keeps to the other kernel, so that the op table runs both.
+        let has_few =
+            shape.value_heads > 1 && DIM / FEW_COLUMNS * shape.value_heads <= device.n_multiprocessors;
+        let (rule, columns) =
+            if has_few { ("walk_rule_32", FEW_COLUMNS) } else { ("walk_rule_64", WALK_COLUMNS) };
+        let grid = [DIM / columns * shape.value_heads, n_seqs, 1];
+        launch(rule, grid, 32 * walk_warps(columns) as u32, 4 * walk_room(columns))?;
         launch("walk_finish", [shape.value_heads.div_ceil(8) + KEEPERS, bucket, 1], THREADS, 0)?;
     }
     if walks == Walks::All {
