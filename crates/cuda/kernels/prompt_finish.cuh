@@ -22,24 +22,28 @@ struct PromptOutputs {
     u32 first_row, n_rows;  // of the tile, past those that are written
     u32 written;
     u32 lane;
-    // Of this lane's output; of a pair the up matrix's in [1], and lanes 16 to 31 have the outputs of lanes 0 to 15.
+    // Of this lane's output; of a gate and an up matrix the latter's in [1], and lanes 16 to 31 have the outputs of lanes 0 to 15.
     u32 output;
+    float* out;
     float scale[2], bias[2];
     bool is_there;
 
     __device__ __forceinline__ PromptOutputs(const PromptParams& p, const PromptTile& tile, u32 place, u32 written)
         : p(p), part(*tile.part), first_row(tile.first_row), n_rows(tile.n_rows), written(written), lane(threadIdx.x & 31) {
-        output = tile.outputs(part.paired ? 0 : lane >> 4) * 128 + place * 16 + (lane & 15);
+        const u32 half = lane >> 4, which = part.paired && p.epilogue != PROMPT_GLU ? half : 0;
+        output = tile.outputs(half) * 128 + place * 16 + (lane & 15);
+        out = (float*)part.out[which];
         is_there = output < part.n_out;
         const u32 known = is_there ? output : 0;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            scale[i] = ((const float*)part.scales[i])[known];
-            bias[i] = part.bias[i] ? ((const float*)part.bias[i])[known] : 0.0f;
+            const u64 of = part.bias[which | i];
+            scale[i] = ((const float*)part.scales[which | i])[known];
+            bias[i] = of ? ((const float*)of)[known] : 0.0f;
         }
     }
 
-    __device__ __forceinline__ float* at(u32 row) const { return (float*)part.out + (u64)(written + first_row + row) * part.n_out + output; }
+    __device__ __forceinline__ float* at(u32 row) const { return out + (u64)(written + first_row + row) * part.n_out + output; }
 
     // Rows `first` to `first` + 16 of the tile.
     __device__ __forceinline__ void write(const PromptSeat& seat, u32 first) const {

@@ -33,7 +33,9 @@ __device__ __forceinline__ void copy_tiles(const PromptParams& p, const PromptTu
     // What ordinary stores of other kernels wrote is read by the copy engine.
     asm volatile("fence.proxy.async;" ::: "memory");
 #endif
-    for (u32 t = blockIdx.x; t < turns.n_all; t += gridDim.x) {
+    for (u32 at = blockIdx.x; at < turns.end; at += gridDim.x) {
+        const u32 t = turns.tile(at);
+        if (t == NO_TILE) continue;
         const bool is_whole = t < turns.n_whole;
         const PromptTile tile(p, is_whole ? 0 : turns.whole_units, is_whole ? t : t - turns.n_whole, is_whole ? N : N / 2, rows);
         const u32 n_stages = tile.n_stages(), input_bytes = (tile.n_rows + 7) / 8 * EIGHT_BYTES;
@@ -79,7 +81,7 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
     pdl_next();
     pdl_wait();
     const u32 written = *(const u32*)p.written, rows = *(const u32*)p.count - written;
-    const PromptTurns turns(p.n_units, rows, N, N == CUT_ROWS);
+    const PromptTurns turns(p, rows, N, N == CUT_ROWS);
     if (warp >= SUM_WARPS) {
 #if PROMPT_WGMMA
         registers_fewer<40>();
@@ -89,11 +91,17 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
 #if PROMPT_WGMMA
         registers_more<232>();
 #endif
-        u32 t = blockIdx.x;
-        for (; t < turns.n_whole; t += gridDim.x) make_tile_of<N>(p, PromptTile(p, 0, t, N, rows), warp, written, seats[warp], inputs, weights);
+        u32 at = blockIdx.x;
+        for (; at < turns.end; at += gridDim.x) {
+            const u32 t = turns.tile(at);
+            if (t == NO_TILE) continue;
+            if (t >= turns.n_whole) break;
+            make_tile_of<N>(p, PromptTile(p, 0, t, N, rows), warp, written, seats[warp], inputs, weights);
+        }
         if constexpr (N == CUT_ROWS)
-            for (; t < turns.n_all; t += gridDim.x)
-                make_tile_of<N / 2>(p, PromptTile(p, turns.whole_units, t - turns.n_whole, N / 2, rows), warp, written, seats[warp], inputs, weights);
+            for (; at < turns.end; at += gridDim.x)
+                make_tile_of<N / 2>(p, PromptTile(p, turns.whole_units, turns.tile(at) - turns.n_whole, N / 2, rows), warp, written, seats[warp], inputs,
+                                    weights);
     }
 }
 

@@ -1,7 +1,7 @@
 // What a launch of the prompt kernels does: matrices that share an input, for all rows of prompts of a step.
 //
-// A unit is 2 x 128 outputs over all columns (two halves of one matrix, or the same half of a gate and an up matrix), a tile
-// those of N rows. Tiles of all units are dealt to the blocks in turn; a tile is one block's alone and goes through the columns in
+// A unit is 2 x 128 outputs over all columns (two halves of one matrix, or the same half of two: a gate and an up matrix, or two
+// that have less than a half each), a tile those of N rows. Tiles of all units are dealt to the blocks in turn; a tile is one block's alone and goes through the columns in
 // their order, so a row's bits depend neither on N nor on the rows beside it.
 #pragma once
 #include "prompt_image.cuh"
@@ -17,6 +17,7 @@
 #define PROMPT_THREADS 288u
 #endif
 #define MAX_PROMPT_SLOTS 16u
+#define NO_TILE 0xffffffffu
 #define CUT_ROWS 128           // of tiles that can be cut in two
 
 // `Format::id` in repack/layout.rs.
@@ -32,7 +33,7 @@ struct PromptPart {
     u64 weights[2];  // packed tiles; equal unless paired
     u64 scales[2];   // f32 per output
     u64 bias[2];     // f32 per output, or 0
-    u64 out;         // f32 [rows of the step, n_out]
+    u64 out[2];      // f32 [rows of the step, n_out]
     u32 format;
     u32 n_out;
     u32 paired;      // 0: a unit is two halves of 128 outputs; 1: the same half of both matrices
@@ -49,6 +50,7 @@ struct PromptParams {
     u64 count;          // u32: rows of the step
     u64 written;        // u32: of those, rows before the prompts'
     u32 n_parts, n_units;
+    u32 long_units, long_turns;   // the first units, if any, take as long as so many others
     u32 eights;         // of rows, in the image
     u32 n_cells;        // of 128 columns, in the image
     u32 epilogue, glu_kind;
@@ -61,18 +63,24 @@ struct PromptParams {
 
 __device__ __forceinline__ u32 at_most(u32 a, u32 b) { return a < b ? a : b; }
 
-// Which tiles a launch has. Where the last turn of the blocks would have work for half of them or fewer, its tiles are cut in two:
-// the units from `whole_units` on go by `N / 2` rows.
+// Whose turn which tile is. Blocks take turns; a tile that takes longer has several. Where the last turn would have work for half of
+// the blocks or fewer, its tiles are cut in two: units from `whole_units` on go by half the rows.
 struct PromptTurns {
-    u32 n_whole, n_all;  // tiles; those from `n_whole` on are cut
-    u32 whole_units;
-    __device__ __forceinline__ PromptTurns(u32 units, u32 rows, u32 tile_rows, bool may_cut) {
-        const u32 row_tiles = (rows + tile_rows - 1) / tile_rows, n = units * row_tiles;
-        n_whole = n_all = n, whole_units = units;
-        if (!may_cut || n == 0) return;
-        const u32 cut = (n % gridDim.x + row_tiles - 1) / row_tiles, half_tiles = (2 * rows + tile_rows - 1) / tile_rows;
-        if (n < gridDim.x || cut * half_tiles > gridDim.x) return;
-        whole_units = units - cut, n_whole = whole_units * row_tiles, n_all = n_whole + cut * half_tiles;
+    u32 n_long, long_turns;
+    u32 n_whole, whole_units;  // tiles from `n_whole` on are cut
+    u32 end;                   // of all turns
+    __device__ __forceinline__ PromptTurns(const PromptParams& p, u32 rows, u32 tile_rows, bool may_cut) {
+        const u32 row_tiles = (rows + tile_rows - 1) / tile_rows, half_tiles = (2 * rows + tile_rows - 1) / tile_rows, n = p.n_units * row_tiles;
+        n_long = p.long_units * row_tiles <= gridDim.x ? p.long_units * row_tiles : 0, long_turns = p.long_turns;
+        n_whole = n, whole_units = p.n_units, end = n + n_long * (long_turns - 1);
+        const u32 left = n ? (end % gridDim.x + row_tiles - 1) / row_tiles : 0;
+        if (!may_cut || end < gridDim.x * long_turns || left + p.long_units > p.n_units || left * half_tiles > gridDim.x) return;
+        whole_units -= left, n_whole -= left * row_tiles, end -= left * (row_tiles - half_tiles);
+    }
+    // The tile of block blockIdx.x's turn `at`, or none where its last is still under way.
+    __device__ __forceinline__ u32 tile(u32 at) const {
+        const u32 turn = at / gridDim.x, kept = at_most(turn, long_turns - 1);
+        return turn > 0 && turn < long_turns && blockIdx.x < n_long ? NO_TILE : at - kept * n_long;
     }
 };
 

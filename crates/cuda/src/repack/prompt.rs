@@ -74,7 +74,7 @@ struct PromptPart {
     weights: [u64; 2],
     scales: [u64; 2],
     bias: [u64; 2],
-    out: u64,
+    out: [u64; 2],
     format: u32,
     n_out: u32,
     paired: u32,
@@ -90,7 +90,7 @@ impl PromptPart {
         weights: [0; 2],
         scales: [0; 2],
         bias: [0; 2],
-        out: 0,
+        out: [0; 2],
         format: 0,
         n_out: 0,
         paired: 0,
@@ -101,7 +101,7 @@ impl PromptPart {
         pad: 0,
     };
 
-    fn new([a, b]: [Weights; 2], out: u64, is_pair: bool) -> Self {
+    fn new([a, b]: [Weights; 2], out: [u64; 2], is_pair: bool) -> Self {
         Self {
             weights: [a.tiles, b.tiles],
             scales: [a.scales, b.scales],
@@ -123,6 +123,12 @@ impl PromptPart {
         if self.paired == 1 { halves } else { halves.div_ceil(2) }
     }
 
+    /// Of 128 columns, over all planes.
+    fn cells(&self) -> usize {
+        let records = self.n_records as usize;
+        if self.stage_records == 1 { 2 * records } else { records.div_ceil(2) }
+    }
+
     /// Of both halves.
     fn slot_bytes(&self) -> usize {
         UNIT_TILES * (self.stage_records * self.tile_bytes) as usize
@@ -137,6 +143,8 @@ kernel_params!(PromptParams {
     written: u64,
     n_parts: u32,
     n_units: u32,
+    long_units: u32,
+    long_turns: u32,
     eights: u32,
     n_cells: u32,
     epilogue: u32,
@@ -236,6 +244,41 @@ pub(super) fn make_image(gpu: Gpu<'_>, input: &PromptInput) -> Result<()> {
     gpu.launch(("prompt_image", "make_prompt_image"), [input.bucket, 1, 1], 256, 0, &params)
 }
 
+/// Small matrices two to a unit: those of a Gated DeltaNet's gates have 48 outputs each.
+fn paired(parts: Vec<PromptPart>) -> Vec<PromptPart> {
+    let mut made: Vec<PromptPart> = Vec::with_capacity(parts.len());
+    for part in parts {
+        let shape = |p: &PromptPart| (p.format, p.n_out, p.n_records);
+        let fits = |p: &&mut PromptPart| p.paired == 0 && shape(p) == shape(&part);
+        match made.iter_mut().find(fits).filter(|_| part.n_out as usize <= HALF_OUTPUTS) {
+            Some(first) => {
+                first.paired = 1;
+                (first.weights[1], first.scales[1]) = (part.weights[0], part.scales[0]);
+                (first.bias[1], first.out[1]) = (part.bias[0], part.out[0]);
+            }
+            None => made.push(part),
+        }
+    }
+    made
+}
+
+/// Units that take longer than the others of a launch, as many turns as those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Long {
+    units: usize,
+    turns: usize,
+}
+
+/// Parts of two planes take twice as long as others.
+fn longest_first(mut parts: Vec<PromptPart>) -> (Vec<PromptPart>, Long) {
+    let shortest = parts.iter().map(PromptPart::cells).min().unwrap_or(1);
+    let turns = |p: &PromptPart| (p.cells() / shortest).max(1);
+    parts.sort_by_key(|p| std::cmp::Reverse(turns(p)));
+    let most = parts.first().map_or(1, turns);
+    let units = parts.iter().filter(|p| turns(p) > 1).map(PromptPart::units).sum();
+    (parts, Long { units, turns: most })
+}
+
 /// The modules that together know all formats of `parts`, with the parts of each.
 fn by_module(parts: &[PromptPart]) -> Vec<(&'static Module, Vec<PromptPart>)> {
     let mut left = parts.to_vec();
@@ -262,7 +305,7 @@ impl Tiles {
     ) -> Result<()> {
         let single = |part: &Part| {
             let w = self.weights(part);
-            PromptPart::new([w, w], part.out, false)
+            PromptPart::new([w, w], [part.out; 2], false)
         };
         match (epilogue, parts) {
             (Epilogue::Glu { kind, alpha, limit, .. }, [gate, up]) => {
@@ -272,7 +315,7 @@ impl Tiles {
                     return self.prompt_launch(
                         gpu,
                         input,
-                        &[PromptPart::new([g, u], gate.out, true)],
+                        &[PromptPart::new([g, u], [gate.out; 2], true)],
                         (2, 0, glu),
                     );
                 }
@@ -285,7 +328,7 @@ impl Tiles {
                 self.prompt_launch(gpu, input, &parts, (1, gate, STORE.2))
             }
             (_, parts) => {
-                let parts: Vec<_> = parts.iter().map(single).collect();
+                let parts = paired(parts.iter().map(single).collect());
                 self.prompt_launch(gpu, input, &parts, STORE)
             }
         }
@@ -300,12 +343,13 @@ impl Tiles {
     ) -> Result<()> {
         for (module, known) in by_module(parts) {
             let (mut parts, mut n_units) = ([PromptPart::NONE; MAX_PARTS], 0);
+            let (known, long) = longest_first(known);
             for (place, part) in parts.iter_mut().zip(&known) {
                 *place = PromptPart { first_unit: n_units as u32, ..*part };
                 n_units += part.units();
             }
             let slot_bytes = known.iter().map(PromptPart::slot_bytes).max().unwrap_or(0);
-            let tile_rows = self.cut.tile_rows(n_units, input.bucket);
+            let tile_rows = self.cut.tile_rows(n_units + long.units * (long.turns - 1), input.bucket);
             let input_bytes = 2 * TILE_ROWS[tile_rows] / 8 * EIGHT_BYTES;
             let (n_weights, n_inputs) = self.cut.slots(slot_bytes, input_bytes);
             let params = PromptParams {
@@ -316,6 +360,8 @@ impl Tiles {
                 written: input.written,
                 n_parts: known.len() as u32,
                 n_units: n_units as u32,
+                long_units: long.units as u32,
+                long_turns: long.turns as u32,
                 eights: eights(input.bucket) as u32,
                 n_cells: input.cols.div_ceil(CELL_COLS) as u32,
                 epilogue,
@@ -359,6 +405,31 @@ mod tests {
         let split = launches(&[DType::Q8_0, DType::Q4_K, DType::Q6_K]);
         assert_eq!(split.iter().map(|l| l.1.len()).collect::<Vec<_>>(), [2, 1]);
         assert_eq!(launches(&[DType::Q8_0; 20]).len(), 3, "nine parts to a launch");
+    }
+
+    #[test]
+    fn small_matrices_share_a_unit_and_long_ones_come_first() {
+        let part = |dtype: DType, n_out: u32, out: u64| {
+            let format = Format::of(dtype).unwrap();
+            PromptPart {
+                format: format.id,
+                n_out,
+                n_records: format.n_records(5120) as u32,
+                stage_records: format.stage_records as u32,
+                out: [out; 2],
+                ..PromptPart::NONE
+            }
+        };
+        let parts = [part(DType::Q4_K, 10240, 1), part(DType::F32, 48, 2), part(DType::F32, 48, 3)];
+        let made = paired(parts.to_vec());
+        assert_eq!(made.iter().map(|p| (p.out, p.paired)).collect::<Vec<_>>(), [([1, 1], 0), ([2, 3], 1)]);
+        let (sorted, long) = longest_first(made);
+        assert_eq!((sorted[0].out, long), ([2, 3], Long { units: 1, turns: 2 }));
+        let three = [1, 2, 3].map(|out| part(DType::Q8_0, 128, out));
+        assert_eq!(paired(three.to_vec()).len(), 2, "a third stays alone");
+        let large = [1, 2].map(|out| part(DType::Q8_0, 144, out));
+        assert_eq!(paired(large.to_vec()).len(), 2, "more than a half each");
+        assert_eq!(longest_first(large.to_vec()).1, Long { units: 0, turns: 1 });
     }
 
     #[test]
