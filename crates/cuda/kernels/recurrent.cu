@@ -2,32 +2,7 @@
 // norm); the formulas are in crates/plan/src/op.rs. A block takes one value head of one sequence and all its rows, in tiles
 // of 16: S in registers, and only the deltas of a tile's rows follow one another. What value heads of a key head share is
 // worked out by each of them: cheaper than a kernel of its own. Every sum has one order, whatever the rows beside.
-#include "recurrent_rows.cuh"
-
-// S of a warp's 16 columns.
-using Whole = RegisterState<DIM / 8>;
-__device__ __forceinline__ Part own_part() { return {(threadIdx.x >> 5) * 16, 0}; }
-
-// The 16 rows from `grid`, which are sure: kept, or of tiles before this one.
-template <bool FULL>
-__device__ __forceinline__ void fold_rows(const Head<FULL>& head, Whole& s, u32 grid) {
-    const Recurrent& p = head.p;
-    Room& room = head.room;
-    const u32 committed = head.seq.committed;
-    const auto row_of = [&](u32 pos) { return p.step.seq_rows[head.seq.first + pos - committed]; };
-    const auto row_at = [&](u32 j) {
-        const u32 pos = grid + j, place = pos % WINDOW_ROWS;
-        if (pos < committed) return Folded{room.window_keys[place], room.window_deltas[place]};
-        const u32 row = row_of(pos);
-        return Folded{head.key_row(row), head.delta_row(row)};
-    };
-    const auto g_at = [&](u32 j) {
-        const u32 pos = grid + j;
-        if (pos < committed) return room.window_g[pos % WINDOW_ROWS];
-        return p.gates[(u64)row_of(pos) * 2 * p.value_heads + head.h];
-    };
-    fold(s, s, own_part(), head.key_dim(), head.value_dim(), row_at, g_at);
-}
+#include "recurrent_head.cuh"
 
 // What S and the rows before the tile give row t: o, and v less it.
 template <bool FULL>
@@ -110,34 +85,6 @@ __device__ __forceinline__ void keep_own(const Head<FULL>& head, u32 t, float4 d
     head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
 }
 
-// What the value heads of a key head share enters the window when the last of them is done with what it pushes out.
-template <bool FULL>
-__device__ __forceinline__ void keep_shared(const Head<FULL>& head) {
-    const Recurrent& p = head.p;
-    const u32 n_sure = head.seq.n_sure, group = p.value_heads / p.key_heads, at = 4 * (threadIdx.x & 31);
-    if (!head.keeps_late()) return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        head.room.is_last = atomicInc(p.done + blockIdx.y * p.key_heads + head.key_head, group - 1) == group - 1;
-    __syncthreads();
-    if (!head.room.is_last) return;
-    __threadfence();
-    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += WARPS) {
-        const u64 r = p.step.seq_rows[head.seq.first + local];
-        const u32 pos = head.seq.committed + local;
-        float *window = head.window_row(pos) + head.q_at(), *kept = head.kept_row(pos);
-        const float *key = p.prepared + r * head.width() + head.k_at(), *row = p.qkv + r * head.width();
-#pragma unroll
-        for (u32 i = 0; i < 4; i++)
-            // Perhaps another block's, so not from a cache of this one.
-            if (at + i < head.key_dim()) window[at + i] = __ldcg(key + at + i);
-        if (local + CONV_ROWS < n_sure) continue;
-        head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
-        head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
-    }
-}
-
 // Row t's output: the rows of the tile it comes from and itself added, normed and gated where this launch does that.
 template <bool FULL>
 __device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4 weight) {
@@ -155,25 +102,7 @@ __device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4
     const float4 delta = *(const float4*)&room.sums[t][1][at];
     add_scaled(o, room.own_q[t][t], delta);
     head.store(head.delta_row(r), head.value_dim(), delta);
-    const u64 place = (u64)r * head.deltas() + head.h * head.value_dim();
-    if (p.mode & NORMS) {
-        float squares = length_squared(o);
-        if (!FULL) {
-            const float x[4] = {o.x, o.y, o.z, o.w};
-            squares = 0.0f;
-            for (u32 i = 0; i < 4; i++)
-                if (at + i < head.value_dim()) squares = __fmaf_rn(x[i], x[i], squares);
-            squares = warp_sum(squares);
-        }
-        const float4 gate = *(const float4*)&room.vectors[t][0][at];
-        o = scaled(o, rsqrtf(squares / (float)head.value_dim() + p.eps));
-        const float y[4] = {o.x * weight.x * gate.x * quick_sigmoid(gate.x), o.y * weight.y * gate.y * quick_sigmoid(gate.y),
-                            o.z * weight.z * gate.z * quick_sigmoid(gate.z), o.w * weight.w * gate.w * quick_sigmoid(gate.w)};
-        head.store(p.normed + place, head.value_dim(), make_float4(y[0], y[1], y[2], y[3]));
-        if (p.image) image_store(p.image, p.shape, r, head.h, y);
-    } else {
-        head.store(p.out + place, head.value_dim(), o);
-    }
+    put_row(head, r, o, *(const float4*)&room.vectors[t][0][at], weight);
     keep_own(head, t, delta);
 }
 
@@ -207,13 +136,12 @@ template <bool FULL>
 __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
-    if (blockIdx.y >= p.step.counts[2] || is_walked(p, p.step.seqs[blockIdx.y])) return pdl_idle();
-    const u32 warp = threadIdx.x >> 5, h = blockIdx.x, group = p.value_heads / p.key_heads;
-    Head<FULL> head = {p, *(Room*)bytes, p.step.seqs[blockIdx.y], h, p.tiled ? h % p.key_heads : h / group,
-                       p.tiled ? h < p.key_heads : h % group == 0, 0, 0};
+    const u32 nth = blockIdx.y, warp = threadIdx.x >> 5;
+    if (nth >= p.step.counts[2] || is_walked(p, p.step.seqs[nth]) || is_lone(p, p.step.seqs[nth])) return pdl_idle();
+    Head<FULL> head = head_of<FULL>(p, *(Room*)bytes, p.step.seqs[nth], blockIdx.x);
     const Seq& seq = head.seq;
     Room& room = head.room;
-    float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * head.key_dim() * head.value_dim();
+    float* stored = stored_state(head);
     Whole s;
     if (p.mode & RULES) load_state(s, own_part(), stored, head.key_dim(), head.value_dim());
     stage(head);
@@ -261,7 +189,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
     }
     if (!(p.mode & RULES)) return;
     if (at != seq.stored_grid) store_state(s, own_part(), stored, head.key_dim(), head.value_dim());
-    keep_shared(head);
+    keep_shared(head, nth);
 }
 
 // Grid: (value heads, sequences).

@@ -29,7 +29,8 @@ struct Recurrent {
     float eps;
     u32 key_heads, value_heads, key_dim, value_dim, tiled, mode;
     ImageShape shape;
-    u32 walks, pad;  // whether prompts have launches of their own (recurrent_walk.cu), or ALL_WALK
+    // Whether prompts (recurrent_walk.cu; or ALL_WALK) and lone rows have launches of their own.
+    u32 walks, has_lone;
     Walked walked;
 };
 
@@ -37,6 +38,9 @@ struct Recurrent {
 __device__ __forceinline__ bool is_walked(const Recurrent& p, const Seq& seq) {
     return p.walks == ALL_WALK || (p.walks && seq.n_sure == seq.n_rows && seq.n_sure >= PROMPT_ROWS);
 }
+
+// Sequences of one row, which have a launch of their own (recurrent_lone.cu) where it does all that is done here.
+__device__ __forceinline__ bool is_lone(const Recurrent& p, const Seq& seq) { return p.has_lone && seq.n_rows == 1; }
 
 // Keys that all rows of a tile may meet: the window's places, then the tile's own, then those of the 32 rows before it.
 #define OLDER_KEYS (WINDOW_ROWS + TILE)
@@ -122,8 +126,8 @@ struct Head {
 };
 
 // Begins to copy a lane's four numbers into shared memory.
-template <bool FULL>
-__device__ __forceinline__ void copy_async(const Head<FULL>& head, float* to, const float* from, u32 n) {
+template <bool FULL, typename SHARED>
+__device__ __forceinline__ void copy_async(const Head<FULL, SHARED>& head, float* to, const float* from, u32 n) {
     const u32 at = 4 * (threadIdx.x & 31);
     if (FULL) {
         const u32 place = (u32)__cvta_generic_to_shared(to + at);
@@ -139,7 +143,7 @@ template <bool FULL>
 __device__ __forceinline__ void stage(const Head<FULL>& head) {
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const Recurrent& p = head.p;
-    Room& room = head.room;
+    auto& room = head.room;
     if (p.mode & RULES)
         for (u32 pos = head.seq.stored_grid + warp; pos < head.seq.committed; pos += WARPS) {
             const u32 place = pos % WINDOW_ROWS;
@@ -216,53 +220,68 @@ __device__ __forceinline__ void load_inputs(const Head<FULL>& head, Item item, f
     }
 }
 
-// Convolution along the row's path, SiLU, and q and k to length one.
-template <bool FULL>
-__device__ __forceinline__ void convolve(const Head<FULL>& head, Item item, const float4 (&x)[4]) {
+// What the convolution gave: SiLU, and q and k to length one.
+template <bool FULL, typename SHARED>
+__device__ __forceinline__ float4 activate(const Head<FULL, SHARED>& head, Item item, float4 sum) {
     const Recurrent& p = head.p;
-    Room& room = head.room;
+    auto& room = head.room;
     const u32 at = 4 * (threadIdx.x & 31), r = room.row[item.t];
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int back = 3; back >= 0; back--) {
-        const float4 tap = *(const float4*)&room.taps[item.part][3 - back][at];
-        sum.x = __fmaf_rn(tap.x, x[back].x, sum.x);
-        sum.y = __fmaf_rn(tap.y, x[back].y, sum.y);
-        sum.z = __fmaf_rn(tap.z, x[back].z, sum.z);
-        sum.w = __fmaf_rn(tap.w, x[back].w, sum.w);
-    }
     float4 y = make_float4(sum.x * quick_sigmoid(sum.x), sum.y * quick_sigmoid(sum.y), sum.z * quick_sigmoid(sum.z),
                            sum.w * quick_sigmoid(sum.w));
     float* row = p.prepared + (u64)r * head.width();
-    if (item.part == 2) return head.store(row + head.v_at(), head.value_dim(), y);
+    if (item.part == 2) {
+        head.store(row + head.v_at(), head.value_dim(), y);
+        return y;
+    }
     y = scaled(y, (item.part == 0 ? rsqrtf((float)head.key_dim()) : 1.0f) * rsqrtf(length_squared(y) + 1e-6f));
     *(float4*)&room.vectors[item.t][item.part][at] = y;
     if (head.is_owner) head.store(row + item.part * head.keys() + head.q_at(), head.key_dim(), y);
     // Later tiles read keys back; drafts of one sure row that fit into a tile have none.
     if (item.part == 1 && (head.seq.n_rows > TILE || head.seq.n_sure > 1)) *(float4*)(head.key_row(r) + at) = y;
+    return y;
+}
+
+// Convolution along the row's path.
+template <bool FULL>
+__device__ __forceinline__ void convolve(const Head<FULL>& head, Item item, const float4 (&x)[4]) {
+    const u32 at = 4 * (threadIdx.x & 31);
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int back = 3; back >= 0; back--) {
+        const float4 tap = *(const float4*)&head.room.taps[item.part][3 - back][at];
+        sum.x = __fmaf_rn(tap.x, x[back].x, sum.x);
+        sum.y = __fmaf_rn(tap.y, x[back].y, sum.y);
+        sum.z = __fmaf_rn(tap.z, x[back].z, sum.z);
+        sum.w = __fmaf_rn(tap.w, x[back].w, sum.w);
+    }
+    activate(head, item, sum);
+}
+
+// Decay and beta of a row of the tile.
+template <bool FULL, typename SHARED>
+__device__ __forceinline__ void find_gates(const Head<FULL, SHARED>& head, u32 t) {
+    const Recurrent& p = head.p;
+    auto& room = head.room;
+    const u64 r = room.row[t];
+    const float a = p.a[r * p.value_heads + head.h] + p.dt_bias[head.h], b = p.b[r * p.value_heads + head.h];
+    const float g = p.decay[head.h] * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
+    float* gates = p.gates + r * 2 * p.value_heads + head.h;
+    gates[0] = g;
+    gates[p.value_heads] = beta;
+    room.g[t] = g;
+    room.beta[t] = beta;
 }
 
 // Inputs of all rows of the tile; those of two items are on their way while one is worked on.
 template <bool FULL>
 __device__ __forceinline__ void convolve_rows(const Head<FULL>& head) {
-    const Recurrent& p = head.p;
-    Room& room = head.room;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, n_items = 3 * head.n_tile;
     const auto item_at = [&](u32 i) { return Item{i / 3, i % 3}; };
     float4 x[4], next[4], later[4];
     if (warp < n_items) load_inputs(head, item_at(warp), x);
     if (warp + WARPS < n_items) load_inputs(head, item_at(warp + WARPS), next);
     // Gates, a lane a row, by the warp with the fewest items.
-    if (warp == WARPS - 1 && lane < head.n_tile) {
-        const u64 r = room.row[lane];
-        const float a = p.a[r * p.value_heads + head.h] + p.dt_bias[head.h], b = p.b[r * p.value_heads + head.h];
-        const float g = p.decay[head.h] * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
-        float* gates = p.gates + r * 2 * p.value_heads + head.h;
-        gates[0] = g;
-        gates[p.value_heads] = beta;
-        room.g[lane] = g;
-        room.beta[lane] = beta;
-    }
+    if (warp == WARPS - 1 && lane < head.n_tile) find_gates(head, lane);
 #pragma unroll 1
     for (u32 i = warp; i < n_items; i += WARPS) {
         if (i + 2 * WARPS < n_items) load_inputs(head, item_at(i + 2 * WARPS), later);
@@ -339,6 +358,23 @@ __device__ __forceinline__ void multiply_keys(const Head<FULL>& head, u32 grid) 
     }
 }
 
+// Of the decays g of a row's past, a lane each, and of the row behind them: what is left from just after each past row to this
+// one, and of all. Summed from the row's end: sums from the grid reach -1500 and their differences would lose the digits that
+// matter.
+struct Weighed {
+    float each, whole;
+};
+__device__ __forceinline__ Weighed weigh_row(float decay) {
+    const u32 lane = threadIdx.x & 31;
+#pragma unroll
+    for (u32 step = 1; step < 32; step *= 2) {
+        const float further = __shfl_down_sync(0xffffffffu, decay, step);
+        if (lane + step < 32) decay += further;
+    }
+    const float each = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
+    return {each, quick_exp(__shfl_sync(0xffffffffu, decay, 0))};
+}
+
 // How much each row before row t counts for it: e^{decay} (k_j . q) and e^{decay} (k_j . k).
 template <bool FULL>
 __device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t) {
@@ -347,8 +383,6 @@ __device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t) {
     const u32 j = threadIdx.x & 31, pos = room.pos[t], n = pos - grid_of(pos);
     const u32 past = room.pasts[t][j], other = past_local(past) - head.local;
     const bool is_kept = past & KEPT, is_in_tile = !is_kept && other < TILE;
-    // Decay from just after each past row to this one, summed from the row's end: sums from the grid reach -1500 and their
-    // differences would lose the digits that matter.
     float decay = 0.0f;
     float2 product = make_float2(0.0f, 0.0f);
     if (j < n) {
@@ -359,14 +393,9 @@ __device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t) {
         product = place < NEAR_KEYS ? room.products[t][place] : room.terms[t][j];
     }
     if (j == n) decay = room.g[t];
-#pragma unroll
-    for (u32 step = 1; step < 32; step *= 2) {
-        const float further = __shfl_down_sync(0xffffffffu, decay, step);
-        if (j + step < 32) decay += further;
-    }
-    const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
-    const float2 term = make_float2(weight * product.x, weight * product.y);
-    if (j == 0) room.whole[t] = quick_exp(decay);
+    const Weighed weighed = weigh_row(decay);
+    const float2 term = make_float2(weighed.each * product.x, weighed.each * product.y);
+    if (j == 0) room.whole[t] = weighed.whole;
     if (j == n) room.own_q[t][t] = room.products[t][WINDOW_ROWS + t].x;
     if (j >= n) return;
     if (!is_in_tile) {

@@ -26,6 +26,15 @@ const ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
     + 6 * TILE
     + 1;
 
+/// `LoneRoom` of `recurrent_lone.cu`, in words.
+const LONE_ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
+    + 2 * STRIDE
+    + DIM
+    + 3 * (4 + 3) * DIM
+    + (2 + 4) * DIM
+    + 2 * (WINDOW_ROWS + TILE)
+    + 4;
+
 /// `PairRoom` of `recurrent_pair.cuh`, in words.
 const PLACES: usize = WINDOW_ROWS + 2 * TILE;
 const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
@@ -171,7 +180,7 @@ kernel_params!(RecurrentParams {
     mode: u32,
     shape: ImageShape,
     walks: u32,
-    pad: u32,
+    has_lone: u32,
     walked: Walked,
 });
 kernel_params!(
@@ -280,6 +289,17 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && rule.is_some()
         && 4 * walk_room(WALK_COLUMNS) <= device.max_shared_bytes;
     let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
+    // A sequence has at least one row, so there are no more of them than rows, nor than slots.
+    let n_seqs = bucket.min(cx.state.slots);
+    // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
+    let has_pairs = is_full
+        && rule.is_some()
+        && device.sm >= 90
+        && PAIR_BUCKETS.contains(&bucket)
+        && 4 * PAIR_ROOM <= device.max_shared_bytes
+        && n_seqs * shape.value_heads <= device.n_multiprocessors;
+    // The only sequence of a bucket for more than one row has more than one.
+    let has_lone = prepare.is_some() && rule.is_some() && !has_pairs && (bucket == 1 || n_seqs > 1);
     let params = RecurrentParams {
         step: cx.step,
         qkv: cx.act(qkv),
@@ -312,11 +332,9 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
             | if norm.is_some() { NORMS } else { 0 },
         shape: image_shape,
         walks: walks as u32,
-        pad: 0,
+        has_lone: u32::from(has_lone),
         walked: walked_at(cx.base + cx.memory.walked as u64, bucket * shape.value_heads),
     };
-    // A sequence has at least one row, so there are no more of them than rows, nor than slots.
-    let n_seqs = bucket.min(cx.state.slots);
     if walks != Walks::None {
         let launch =
             |entry, grid, threads, bytes| cx.launch(("recurrent_walk", entry), grid, threads, bytes, &params);
@@ -337,17 +355,18 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
     if walks == Walks::All {
         return Ok(());
     }
-    // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
-    let pairs = is_full
-        && rule.is_some()
-        && device.sm >= 90
-        && 4 * PAIR_ROOM <= device.max_shared_bytes
-        && n_seqs * shape.value_heads <= device.n_multiprocessors;
-    if pairs && PAIR_BUCKETS.contains(&bucket) {
+    if has_pairs {
         let grid = [2 * shape.value_heads, n_seqs, 1];
         return cx.launch(("recurrent_pair", "recurrent_pair"), grid, THREADS, 4 * PAIR_ROOM, &params);
     }
-    let grid = [shape.value_heads, n_seqs, 1];
+    if has_lone {
+        let entry = if is_full { "lone_full" } else { "lone_small" };
+        let n_blocks = (shape.value_heads * n_seqs).min(2 * device.n_multiprocessors);
+        cx.launch(("recurrent_lone", entry), [n_blocks, 1, 1], THREADS, 4 * LONE_ROOM, &params)?;
+        if bucket == 1 {
+            return Ok(());
+        }
+    }
     let entry = if is_full { "recurrent_full" } else { "recurrent_small" };
-    cx.launch(("recurrent", entry), grid, THREADS, 4 * ROOM, &params)
+    cx.launch(("recurrent", entry), [shape.value_heads, n_seqs, 1], THREADS, 4 * ROOM, &params)
 }
