@@ -12,13 +12,13 @@ struct Attention {
     // On tensor cores [row of the launch, head, MAX_CHUNKS, 4 + d]: max, sum, none, none, weighted values. Otherwise
     // [row of the launch, head, SPLITS, d + 2] without the gap.
     float* partials;
-    u32* done;  // zero between launches: [row, kv head] three times; otherwise [row, kv head, head block]
+    u32* done;  // zero between launches: [row, kv head] four times, one more; otherwise [row, kv head, head block]
     u8* image;  // of `out` for the linear kernels, where they want one and heads are whole blocks of it
     float scale;
     // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
     u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;
     u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
-    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second and third
+    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second, third and fourth
     u32 n_finishers;            // blocks that put a row's chunks together, each for some of the heads of a key head
     u32 walks;                  // whether prompts' rows have a launch of their own, or ALL_WALK
     ImageShape shape;
@@ -27,13 +27,14 @@ struct Attention {
 // Bounds of chunks: one page at first, so that a short context fills the device, then more, so that a long one leaves few
 // results to put together. The last has no end.
 #define MAX_CHUNKS 124u
+#define SHORT_CHUNKS 32u  // of one page
 __device__ __forceinline__ u32 chunk_of(u32 page) {
-    const u32 chunk = page < 32 ? page : page < 128 ? 32 + (page - 32) / 8 : page < 512 ? 44 + (page - 128) / 16 : 68 + (page - 512) / 64;
+    const u32 chunk = page < SHORT_CHUNKS ? page : page < 128 ? 32 + (page - 32) / 8 : page < 512 ? 44 + (page - 128) / 16 : 68 + (page - 512) / 64;
     return min(chunk, MAX_CHUNKS - 1);
 }
 __device__ __forceinline__ u32 chunk_start(u32 chunk) {
     if (chunk >= MAX_CHUNKS) return ~0u;
-    return chunk < 32 ? chunk : chunk < 44 ? 32 + (chunk - 32) * 8 : chunk < 68 ? 128 + (chunk - 44) * 16 : 512 + (chunk - 68) * 64;
+    return chunk < SHORT_CHUNKS ? chunk : chunk < 44 ? 32 + (chunk - 32) * 8 : chunk < 68 ? 128 + (chunk - 44) * 16 : 512 + (chunk - 68) * 64;
 }
 
 // Positions a row sees.
@@ -46,14 +47,25 @@ __device__ __forceinline__ u32 n_walked(const Attention& p, const Seq& seq) {
     return p.walks == ALL_WALK || (p.walks && seq.n_sure >= PROMPT_ROWS) ? seq.n_sure : 0;
 }
 
-// A sequence's rows of the launch, in groups that share chunks, and the chunks that are wholly committed.
+// A sequence's rows of the launch, in groups that share chunks, and the committed pages. The last chunk may have more of them than
+// there are: its rows then go on from what those give (`is_cut`).
 struct Span {
-    u32 first_index, end_index, n_groups, first_chunk, n_chunks;
+    u32 first_index, end_index, n_groups, first_page, end_page, first_chunk, n_chunks;
+    bool is_cut;
+    __device__ __forceinline__ u32 n_short() const { return min(first_chunk + n_chunks, SHORT_CHUNKS) - min(first_chunk, SHORT_CHUNKS); }
 };
 __device__ __forceinline__ Span span_of(const Attention& p, const Seq& seq, u32 most) {
-    const u32 first = max(seq.first + n_walked(p, seq), p.first_row), end = min(seq.first + seq.n_rows, p.first_row + p.n_rows);
-    const u32 first_chunk = chunk_of(from_of(p, seq.committed) / PAGE), end_chunk = chunk_of(seq.committed / PAGE);
-    return {first, end, first < end ? (end - first + most - 1) / most : 0, first_chunk, end_chunk - first_chunk};
+    Span s;
+    s.first_index = max(seq.first + n_walked(p, seq), p.first_row);
+    s.end_index = min(seq.first + seq.n_rows, p.first_row + p.n_rows);
+    s.n_groups = s.first_index < s.end_index ? (s.end_index - s.first_index + most - 1) / most : 0;
+    s.first_page = from_of(p, seq.committed) / PAGE;
+    s.end_page = seq.committed / PAGE;
+    s.first_chunk = chunk_of(s.first_page);
+    const u32 end_chunk = chunk_of(s.end_page);
+    s.is_cut = max(chunk_start(end_chunk), s.first_page) < s.end_page;
+    s.n_chunks = end_chunk - s.first_chunk + s.is_cut;
+    return s;
 }
 
 __device__ __forceinline__ float power(float x) {

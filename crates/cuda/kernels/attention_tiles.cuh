@@ -1,8 +1,8 @@
 // Softmax attention on tensor cores, over keys and values of 16 bits. Pages go in chunks whose bounds are absolute
 // positions, so a row's sums have one order whoever is beside it.
 //
-// The first blocks of the grid share out the chunks that are committed: one chunk, one key head, and up to MT x 16 (row,
-// head) pairs at a time, so that a page is read once for all of them. The last blocks have a row and a key head each: what
+// The first blocks of the grid share out the chunks that are committed: one chunk or several short ones, one key head, and up to
+// MT x 16 (row, head) pairs at a time, so that a page is read once for all of them. The last blocks have a row and a key head each: what
 // the row sees from the first chunk on that is not wholly committed, gathered along its path, and then the row's chunks put
 // together in order. They wait for the first ones, which were started before them. Where rows are few, more blocks put
 // together, some of the heads each.
@@ -45,9 +45,17 @@ struct Work {
     u32 first_index, n_rows;  // places in `seq_rows`
     u32 sure_end;
     u32 counter;              // of the chunks that its rows share
-    u32 chunk, page, last;    // pages of the chunk at hand
+    u32 page, last;           // pages at hand
+    u32 n_chunks;             // of them
+    u32 is_cut;               // committed pages of a chunk that goes on; of a tail: it begins with such a chunk
     u32 row, from, end;       // of a tail: its row and what that sees
     u32 finisher;             // which of the row's
+};
+
+// What a block works on next, and where its first page lies; ~0: there is nothing.
+struct Ahead {
+    Work work;
+    u64 held;
 };
 
 // What a block does; tails see rows along their path.
@@ -180,8 +188,9 @@ struct Attend {
         }
     }
 
-    // The page into each pair's running softmax, powers of two; a warp takes two pairs. `ends_chunk`: of a walk.
-    __device__ __forceinline__ void weigh(u32 page, bool ends_chunk = false) const {
+    // The page into each pair's running softmax, powers of two; a warp takes two pairs. `end` takes each pair of a chunk that ends.
+    template <typename End>
+    __device__ __forceinline__ void weigh(u32 page, bool ends_chunk, End end) const {
         const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         const float scale = p.scale * 1.4426950408889634f;
 #pragma unroll 2
@@ -202,13 +211,15 @@ struct Attend {
             weights[32] = to_16<BF16>(eb);
             rest[0] = to_16<BF16>(ea - from_16<BF16>(weights[0]));
             rest[32] = to_16<BF16>(eb - from_16<BF16>(weights[32]));
+            // What all lanes have read of the pair gives way.
+            __syncwarp();
             if (lane == 0) {
                 const float shrink = power(old - zero);
                 pair.max = now;
                 pair.shrink = shrink;
                 pair.total = __fmaf_rn(pair.total, shrink, sum);
                 if (ends_chunk) {
-                    pair.factors = merge(pair.all, pair.max, pair.total);
+                    end(pair);
                     pair.max = -INFINITY_F;
                     pair.total = 0.0f;
                 }

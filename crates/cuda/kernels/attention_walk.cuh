@@ -72,7 +72,7 @@ struct Walk : Attend<D, MT, BF16> {
             score(stage, n_tiles);
             __syncthreads();
             if constexpr (STAGES(D) == 1) has_next ? load_page(0, 0, held, n_of(page + 1)) : nothing();
-            weigh(page, ends_chunk);
+            weigh(page, ends_chunk, [](Pair& pair) { pair.factors = merge(pair.all, pair.max, pair.total); });
             if constexpr (STAGES(D) == 2) asm volatile("cp.async.wait_group 2;" ::: "memory");
             else asm volatile("cp.async.wait_group 1;" ::: "memory");
             __syncthreads();

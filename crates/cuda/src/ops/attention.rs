@@ -147,7 +147,8 @@ pub(crate) fn partial_bytes(op: &Attention, bucket: usize) -> usize {
 
 pub(crate) fn n_counters(op: &Attention, bucket: usize) -> usize {
     let simple = bucket.min(ROWS) * grouping(op).1;
-    simple.max(3 * bucket.min(TILE_ROWS)) * op.kv_heads
+    // Four for a row and key head of the kernels on tensor cores, and one for all.
+    (simple * op.kv_heads).max(4 * bucket.min(TILE_ROWS) * op.kv_heads + 1)
 }
 
 pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
@@ -184,7 +185,9 @@ fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
     let (page, pair) = (PAGE * (2 * d + 64) + PAGE * (2 * d + 16), 48);
     // `STAGES`
     let pages = if d < 256 || has_room { 2 * page } else { page };
-    pages + tiles * (64 * d + 16 * 4 * (PAGE + 4) + 2 * 16 * (2 * PAGE + 16) + 16 * pair) + 8 * PAGE
+    // `Ahead`
+    let ahead = 72;
+    pages + tiles * (64 * d + 16 * 4 * (PAGE + 4) + 2 * 16 * (2 * PAGE + 16) + 16 * pair) + 8 * PAGE + ahead
 }
 
 fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
@@ -195,8 +198,8 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
     let tiles = if is_wide { WIDE } else { 1 };
     let threads = 256 * tiles as u32;
-    // More than run at once, so that short chunks fill the gaps that long ones leave.
-    let n_shared = 2 * device.n_multiprocessors;
+    // As many as run at once: rows' own blocks come behind them.
+    let n_shared = if op.head_dim < MAX_HEAD_DIM { 2 } else { 1 } * device.n_multiprocessors;
     let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
     let group = op.heads / op.kv_heads;
     // As many as the device runs at once.
