@@ -47,9 +47,8 @@ pub struct Cuda {
     /// The buffers all plans take turns with.
     arena: DeviceBuffer,
     counters: DeviceBuffer,
-    /// The last step's data, and what was accepted of it.
+    /// The last step's data.
     step: DeviceBuffer,
-    accepted: DeviceBuffer,
     outbox: Outbox,
     mirror: Mirror,
     watch: Option<Watch>,
@@ -72,7 +71,6 @@ impl Cuda {
             arena: DeviceBuffer::new(&device, "activations", 0)?,
             counters: DeviceBuffer::new(&device, "counters", 0)?,
             step: DeviceBuffer::new(&device, "step data", 64 * 1024)?,
-            accepted: DeviceBuffer::new(&device, "accepted rows", 4 * 1024)?,
             outbox: Outbox::default(),
             mirror: Mirror::default(),
             watch: None,
@@ -204,11 +202,11 @@ impl Cuda {
         let launch = || {
             Span::around(span, &self.queue, || {
                 ops::launch_all(&cx)?;
+                commit::keep_sure_taps(&cx)?;
                 prepared.choices.iter().enumerate().try_for_each(|(i, here)| {
-                    let Some(here) = here else { return Ok(()) };
-                    let from = cx.base + prepared.memory.choice(Choice(i as u32)) as u64;
-                    // SAFETY: the plan's choices lie in the arena, and `read_choices` waits for the queue.
-                    unsafe { self.queue.fetch(from, here, here.len()) }
+                    let to = here.as_ref().map(|here| here.ptr() as u64);
+                    // Pinned memory has one address for both sides, and `read_choices` waits for the queue.
+                    to.map_or(Ok(()), |to| commit::to_host(&cx, Choice(i as u32), to))
                 })
             })
         };
@@ -231,22 +229,14 @@ impl Cuda {
     }
 
     fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
+        let longest = paths.iter().map(Vec::len).max().unwrap_or(0);
+        if longest == 0 {
+            return Ok(());
+        }
         self.device.make_current()?;
-        if self.outbox.is_full() || self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
+        if self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
             self.drain()?;
         }
-        let bytes = 4 * commit::ACCEPTED * paths.len();
-        if bytes > self.accepted.len() {
-            self.accepted = DeviceBuffer::new(&self.device, "accepted rows", 2 * bytes)?;
-        }
-        let block = self.outbox.take(&self.device, bytes)?;
-        // SAFETY: the outbox gives out no block that the device may be reading.
-        let words = unsafe { block.words_mut() };
-        for (path, words) in paths.iter().zip(words.chunks_exact_mut(commit::ACCEPTED)) {
-            words[0] = path.len() as u32;
-            words[1..][..path.len()].copy_from_slice(path);
-        }
-        let longest = paths.iter().map(Vec::len).max().unwrap_or(0);
         let state = &self.states[state_id.0 as usize];
         let prepared = &mut self.plans[id.0 as usize];
         let layout = StepLayout::new(prepared.memory.plan.bucket, state.pages.len());
@@ -266,11 +256,10 @@ impl Cuda {
         }
         let tables = prepared.tables.as_ref().expect("made above");
         self.is_busy = true;
-        self.queue.send(block, &self.accepted, bytes)?;
         // What the step left is still on the device: sequences, rows and page tables are not sent again.
-        let (accepted, n_seqs) = (self.accepted.ptr(), step.n_seqs().min(paths.len()));
+        let paths = &paths[..step.n_seqs().min(paths.len())];
         let span = self.watch.as_ref().map(|watch| watch.commit.clone());
-        Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, accepted, n_seqs, longest))?;
+        Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, paths, longest))?;
         if let (Some(watch), Some(span)) = (&mut self.watch, &span) {
             watch.launched(span);
         }

@@ -89,7 +89,8 @@ pub trait Backend: Send {
 
     /// Makes rows of the last run permanent that were not sure: `paths` holds, for each sequence of the step, the
     /// accepted rows after its sure ones, each the child of the one before. Their keys, values and recurrent rows
-    /// move to the places of their positions, and the taps of all accepted rows join those that wait.
+    /// move to the places of their positions, and the taps of all accepted rows join those that wait (those of sure rows
+    /// may have joined at the end of the run).
     fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]);
 
     /// The buffer as the last run of any plan, which must have been this one's, left it: its rows times its width.
