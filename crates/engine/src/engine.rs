@@ -17,6 +17,7 @@ use crate::memory::{Hit, Memory};
 use crate::options::{Options, Speculative};
 use crate::plans::Plans;
 use crate::request::{Bounds, Request, SeqId};
+use crate::resident::Residence;
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
@@ -131,6 +132,8 @@ pub struct Engine {
     /// What draft passes may lose where several sequences write.
     pub(crate) trials: Trials,
     pub(crate) reach: Reach,
+    /// Rounds that the backend runs by itself.
+    pub(crate) residence: Residence,
     /// How the last sequence to end had come to draft: the next one starts from there.
     pub(crate) policy: Policy,
     pub(crate) calibration: Calibration,
@@ -193,6 +196,7 @@ impl Engine {
             step_sum: Beside::default(),
             trials: Trials::default(),
             reach: Reach::default(),
+            residence: Residence::default(),
             policy,
             calibration: Calibration::default(),
             padding,
@@ -281,7 +285,8 @@ impl Engine {
         self.memory.cached_blocks()
     }
 
-    /// A paused sequence keeps what it has and takes part in no step.
+    /// A paused sequence keeps what it has and takes part in no step. Of a round that was asked for before, it still has the
+    /// tokens.
     pub fn set_paused(&mut self, id: SeqId, is_paused: bool) {
         if let Some(seq) = self.seqs.iter_mut().find(|s| s.id == id) {
             seq.is_paused = is_paused;

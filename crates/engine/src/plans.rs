@@ -106,7 +106,7 @@ impl Plans {
         plan.written_before_prompts = written;
         let logits = plan.logits;
         let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
-        let best = (of_target && backend.is_far()).then(|| plan.choose_best());
+        let best = (of_target && (backend.is_far() || backend.has_rounds())).then(|| plan.choose_best());
         let id = backend.prepare(plan)?;
         let ready = Ready { used, bucket, written, id, logits, candidates, best };
         self.ready.push(ready);

@@ -8,6 +8,7 @@ use crate::error::{EngineError, Result};
 use crate::event::{Event, Events, Origin, Witness};
 use crate::logprobs::logprobs;
 use crate::plans::{MAX_LOGIT_ROWS, MIXED_ROWS, Ready, Use, Wanted};
+use crate::request::SeqId;
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -50,6 +51,17 @@ pub(crate) struct Part {
     scored: Option<usize>,
 }
 
+impl Part {
+    /// Of a round whose rows of logits are the rows themselves.
+    pub(crate) fn of_round(seq: usize, root_row: u32) -> Self {
+        Self { seq, sure: 1, root_row, logits: Some(root_row as usize), scored: None }
+    }
+
+    pub(crate) fn seq(&self) -> usize {
+        self.seq
+    }
+}
+
 impl Engine {
     /// One forward pass over the rows of all sequences, and what came of it. All who write have their rows; prompts are
     /// read in what `schedule` leaves them.
@@ -80,6 +92,9 @@ impl Engine {
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
         let started = self.clock.now();
         let (used, prompt_rows) = self.choose_step();
+        if self.resident_step(used, events)? {
+            return Ok(());
+        }
         self.propose(used, prompt_rows)?;
         let proposed = self.clock.now();
         self.fill_step(parts, used, prompt_rows);
@@ -96,7 +111,7 @@ impl Engine {
         let verified = self.clock.now();
         let mut failed = Vec::new();
         for part in parts.iter() {
-            if let Err(failure) = self.accept(part, &plan, events) {
+            if let Err(failure) = self.accept(part, &plan, None, events) {
                 failed.push(self.seqs[part.seq].id);
                 self.failed.push_back(failure);
             }
@@ -126,6 +141,11 @@ impl Engine {
         for part in parts.iter() {
             self.move_on(part, &phases);
         }
+        self.end_finished(events, &failed)
+    }
+
+    /// The end of those that are over, or that failed.
+    pub(crate) fn end_finished(&mut self, events: &mut Events, failed: &[SeqId]) -> Result<()> {
         for event in &mut events.list {
             if let Some((_, stats)) = &mut event.finish
                 && let Some(last) = self.cancel(event.seq)
@@ -222,8 +242,15 @@ impl Engine {
         parts.push(Part { seq: index, sure, root_row, logits, scored });
     }
 
-    /// Draws the target's tokens down the sequence's tree and gives them out.
-    fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Events) -> Result<()> {
+    /// Draws the target's tokens down the sequence's tree and gives them out. `chosen`: what was drawn already, by rows of
+    /// logits.
+    pub(crate) fn accept(
+        &mut self,
+        part: &Part,
+        plan: &Ready,
+        chosen: Option<&[(u32, f32)]>,
+        events: &mut Events,
+    ) -> Result<()> {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         round.verdict.path.clear();
         if part.logits.is_none() && part.scored.is_none() {
@@ -241,7 +268,7 @@ impl Engine {
         let Some(first) = part.logits else { return Ok(()) };
         let mut gate = round.tree.gate().take();
         let best = plan.best.filter(|_| gate.is_none() && seq.request.sampling.takes_the_best());
-        let best = best.map(|choice| self.backend.read_choices(plan.id, choice));
+        let best = chosen.or_else(|| best.map(|choice| self.backend.read_choices(plan.id, choice)));
         let tree = &round.tree;
         if let Some(forced) = &mut round.forced {
             forced.begin(tree);
@@ -296,7 +323,7 @@ impl Engine {
     }
 
     /// What a sequence's guesses were worth to it.
-    fn learn(&mut self, part: &Part) {
+    pub(crate) fn learn(&mut self, part: &Part) {
         let round = &mut self.rounds[part.seq];
         let Some(decision) = &round.decision else { return };
         round.drafter.learn(&round.tree, &round.verdict);
@@ -311,7 +338,7 @@ impl Engine {
     }
 
     /// What the draft passes of a step of several sequences were worth to all of them.
-    fn learn_of_passes(&mut self, parts: &[Part]) {
+    pub(crate) fn learn_of_passes(&mut self, parts: &[Part]) {
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         let (Some(plain), Some(step)) =
             (self.cost.step_seconds(writers), self.cost.step_seconds(self.step_sum.rows))
@@ -352,7 +379,7 @@ impl Engine {
         }
     }
 
-    fn move_on(&mut self, part: &Part, phases: &Phases) {
+    pub(crate) fn move_on(&mut self, part: &Part, phases: &Phases) {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         let was_prompt = seq.in_prompt();
         if was_prompt {
