@@ -65,7 +65,9 @@ struct Commit {
     // Blocks of a sequence: heads of k or v of a layer, then accepted rows of a layer, then taps.
     u32 kv_blocks, planes, kept_blocks, longest;
     u32 first, pad;
-    // Of a sequence: how many rows after the sure ones, then those rows. They are few, so they come with the launch.
+    // Of a sequence: how many rows after the sure ones, then those rows. Where a round found them, or, as they are few, with
+    // the launch.
+    const u16* found;
     u16 accepted[MAX_SEQS][1 + PATH];
 };
 
@@ -85,9 +87,10 @@ __device__ __forceinline__ void compact(T* kv, const Step& step, const KvLayer& 
 // All of it in one launch, a sequence for each blockIdx.y: three took the host longer than the device.
 extern "C" __global__ void __launch_bounds__(256) commit(const __grid_constant__ Commit p) {
     const u32 s = p.first + blockIdx.y;
-    const u16* rows = p.accepted[blockIdx.y];
+    const u16* rows = p.found ? p.found + s * (1 + PATH) : p.accepted[blockIdx.y];
     u32 block = blockIdx.x;
     pdl_wait();
+    if (s >= p.step.counts[2]) return;
     if (block < p.kv_blocks) {
         const KvLayer l = p.kv[block / p.planes];
         const u32 plane = block % p.planes;

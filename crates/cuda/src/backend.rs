@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use overdraft_plan::{
-    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Plan, PlanId, RowSet, StateId, StateSpec, Step,
-    Weights,
+    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Outcome, Plan, PlanId, Resident, RoundId,
+    RoundSpec, RowSet, StateId, StateSpec, Step, Terms, Weights,
 };
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Event, Graph, PinnedBuffer, Queue, Result};
@@ -14,14 +14,15 @@ use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
 use crate::outbox::Outbox;
 use crate::plan_memory::{CHOICE_BYTES, PlanMemory};
+use crate::rounds::Rounds;
 use crate::state::StateMemory;
 use crate::step_data::StepLayout;
 use crate::watch::{Span, Watch};
 use crate::weights::DeviceWeights;
 
 /// A plan, and what was made of it for one state and one place of the buffers.
-struct Prepared {
-    memory: PlanMemory,
+pub(crate) struct Prepared {
+    pub(crate) memory: PlanMemory,
     /// The state it last ran with; a graph and tables are made for one.
     state: Option<StateId>,
     graph: Option<Graph>,
@@ -41,30 +42,32 @@ impl Prepared {
 
 /// Weights, state and plans of one model on one device. Fields are dropped in order: graphs before what they use.
 pub struct Cuda {
-    plans: Vec<Prepared>,
-    states: Vec<StateMemory>,
+    pub(crate) rounds: Rounds,
+    pub(crate) plans: Vec<Prepared>,
+    pub(crate) states: Vec<StateMemory>,
     weights: DeviceWeights,
     /// The buffers all plans take turns with.
     arena: DeviceBuffer,
     counters: DeviceBuffer,
     /// The last step's data.
-    step: DeviceBuffer,
-    outbox: Outbox,
-    mirror: Mirror,
-    watch: Option<Watch>,
-    last_run: Option<PlanId>,
+    pub(crate) step: DeviceBuffer,
+    pub(crate) outbox: Outbox,
+    pub(crate) mirror: Mirror,
+    pub(crate) watch: Option<Watch>,
+    pub(crate) last_run: Option<PlanId>,
     /// The device may still be at work.
-    is_busy: bool,
+    pub(crate) is_busy: bool,
     /// What went wrong where no result could be returned; the next run returns it.
-    failure: Cell<Option<CudaError>>,
-    queue: Queue,
-    device: Arc<Device>,
+    pub(crate) failure: Cell<Option<CudaError>>,
+    pub(crate) queue: Queue,
+    pub(crate) device: Arc<Device>,
 }
 
 impl Cuda {
     pub fn new(device: Arc<Device>) -> std::result::Result<Self, CudaError> {
         let queue = Queue::new(&device)?;
         Ok(Self {
+            rounds: Rounds::default(),
             plans: Vec::new(),
             states: Vec::new(),
             weights: DeviceWeights::default(),
@@ -87,8 +90,9 @@ impl Cuda {
         self.plans[plan.0 as usize].graph.as_ref().map(|g| g.n_nodes)
     }
 
-    fn forget_graphs(&mut self) -> Result<()> {
+    pub(crate) fn forget_graphs(&mut self) -> Result<()> {
         self.drain()?;
+        self.rounds.forget();
         self.plans.iter_mut().for_each(Prepared::forget);
         Ok(())
     }
@@ -101,7 +105,7 @@ impl Cuda {
     }
 
     /// Until everything launched so far is done.
-    fn drain(&mut self) -> Result<()> {
+    pub(crate) fn drain(&mut self) -> Result<()> {
         self.queue.wait()?;
         self.is_busy = false;
         self.outbox.clear();
@@ -174,6 +178,9 @@ impl Cuda {
         if self.outbox.is_full() || self.watch.as_ref().is_some_and(is_unread) {
             self.drain()?;
         }
+        if let Some(watch) = &mut self.watch {
+            watch.leave_rounds(&self.queue)?;
+        }
         let block = self.outbox.take(&self.device, bytes)?;
         // SAFETY: the outbox gives out no block that the device may be reading.
         layout.pack(step, unsafe { block.words_mut() });
@@ -226,6 +233,23 @@ impl Cuda {
             watch.launched(span);
         }
         Ok(())
+    }
+
+    /// What a plan's ops are launched with in a round, whose page tables lie elsewhere.
+    pub(crate) fn cx(&self, id: PlanId, state: StateId, tables: u64) -> Cx<'_> {
+        let (memory, state) = (&self.plans[id.0 as usize].memory, &self.states[state.0 as usize]);
+        let layout = StepLayout::new(memory.plan.bucket, state.pages.len());
+        Cx {
+            gpu: Gpu { device: &self.device, queue: &self.queue },
+            weights: &self.weights,
+            memory,
+            state,
+            step: layout.view(self.step.ptr()).with_tables(tables),
+            base: self.arena.ptr(),
+            counters: self.counters.ptr(),
+            imaged: RefCell::default(),
+            prompt_image: Cell::default(),
+        }
     }
 
     fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
@@ -371,5 +395,43 @@ impl Backend for Cuda {
             self.note(Err(e));
             self.mirror.blank_choices(n)
         })
+    }
+
+    fn has_rounds(&self) -> bool {
+        true
+    }
+
+    fn prepare_round(
+        &mut self,
+        spec: RoundSpec,
+        state: StateId,
+    ) -> std::result::Result<RoundId, BackendError> {
+        Ok(self.make_round(spec, state)?)
+    }
+
+    fn set_resident(&mut self, _: StateId, resident: &Resident) -> std::result::Result<(), BackendError> {
+        Ok(self.tell_resident(resident)?)
+    }
+
+    fn set_tables(
+        &mut self,
+        state: StateId,
+        slot: u32,
+        tables: &mut dyn Iterator<Item = &[u32]>,
+    ) -> std::result::Result<(), BackendError> {
+        Ok(self.tell_tables(state, slot, tables)?)
+    }
+
+    fn run_round(
+        &mut self,
+        round: RoundId,
+        _: StateId,
+        terms: &Terms,
+    ) -> std::result::Result<(), BackendError> {
+        Ok(self.ask_for_round(round, terms)?)
+    }
+
+    fn take_outcome(&mut self, outcome: &mut Outcome) -> std::result::Result<(), BackendError> {
+        Ok(self.take_round(outcome)?)
     }
 }

@@ -40,6 +40,7 @@ const SOURCES: &[(&str, &str)] = sources![
     "recurrent",
     "recurrent_pair",
     "recurrent_walk",
+    "round",
     "route",
     "top_tokens",
 ];

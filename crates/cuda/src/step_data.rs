@@ -32,6 +32,11 @@ pub(crate) struct StepView {
 }
 
 impl StepView {
+    /// With page tables that lie elsewhere.
+    pub(crate) fn with_tables(self, tables: u64) -> Self {
+        Self { tables, ..self }
+    }
+
     /// Where the device finds how many rows stand before those of prompts.
     pub(crate) fn written(&self) -> u64 {
         self.counts + 12
@@ -82,6 +87,11 @@ impl StepLayout {
 
     fn tables(&self) -> usize {
         self.table_at() + self.bucket * self.n_classes
+    }
+
+    /// Words that steps take besides their page tables.
+    pub(crate) fn len_without_tables(&self) -> usize {
+        self.tables()
     }
 
     /// Words the step takes.

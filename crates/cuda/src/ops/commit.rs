@@ -13,7 +13,7 @@ use crate::step_data::StepView;
 pub(crate) const MAX_TAPS: usize = 16;
 const MAX_SEQS: usize = 64;
 /// How many rows of a sequence were accepted, and which.
-type Accepted = [u16; 1 + MAX_DRAFT_DEPTH];
+pub(crate) type Accepted = [u16; 1 + MAX_DRAFT_DEPTH];
 
 kernel_params!(Taps { kept: u64, width: u32, n: u32, acts: [u64; MAX_TAPS], widths: [u32; MAX_TAPS] });
 kernel_params!(ToHostParams { counts: u64, from: u64, to: u64, words: u32, pad: u32 });
@@ -29,6 +29,7 @@ kernel_params!(CommitParams {
     longest: u32,
     first: u32,
     pad: u32,
+    found: u64,
     accepted: [Accepted; MAX_SEQS],
 });
 
@@ -73,32 +74,46 @@ impl CommitTables {
 
 /// `paths`: the accepted rows of each of the step's sequences; `longest`: the most that any has.
 pub(crate) fn commit(cx: &Cx<'_>, tables: &CommitTables, paths: &[Vec<u32>], longest: usize) -> Result<()> {
-    let planes = 2 * tables.max_kv_heads;
-    let (kv_blocks, kept_blocks) = (tables.n_kv * planes, tables.n_kept * longest);
-    let taps = taps(cx);
-    let blocks = kv_blocks + kept_blocks + if taps.n > 0 { TAP_ROWS } else { 0 };
     for (chunk, paths) in paths.chunks(MAX_SEQS).enumerate() {
-        let mut params = CommitParams {
-            step: cx.step,
-            taps,
-            kv: tables.kv.ptr(),
-            kept: tables.kept.ptr(),
-            kv_blocks: kv_blocks as u32,
-            planes: planes as u32,
-            kept_blocks: kept_blocks as u32,
-            longest: longest as u32,
-            first: (chunk * MAX_SEQS) as u32,
-            pad: 0,
-            accepted: [[0; 1 + MAX_DRAFT_DEPTH]; MAX_SEQS],
-        };
+        let mut params = params(cx, tables, longest);
+        params.first = (chunk * MAX_SEQS) as u32;
         for (path, accepted) in paths.iter().zip(&mut params.accepted) {
             // Both below the largest bucket, which half a word holds.
             accepted[0] = path.len() as u16;
             accepted[1..].iter_mut().zip(path).for_each(|(to, row)| *to = *row as u16);
         }
-        cx.launch(("commit", "commit"), [blocks, paths.len(), 1], 256, 0, &params)?;
+        launch(cx, &params, paths.len())?;
     }
     Ok(())
+}
+
+/// The same of a step of at most `n_seqs` sequences whose accepted rows the device has found, as [`Accepted`] of each.
+pub(crate) fn commit_found(cx: &Cx<'_>, tables: &CommitTables, found: u64, n_seqs: usize) -> Result<()> {
+    launch(cx, &CommitParams { found, ..params(cx, tables, MAX_DRAFT_DEPTH) }, n_seqs)
+}
+
+fn params(cx: &Cx<'_>, tables: &CommitTables, longest: usize) -> CommitParams {
+    let planes = 2 * tables.max_kv_heads;
+    CommitParams {
+        step: cx.step,
+        taps: taps(cx),
+        kv: tables.kv.ptr(),
+        kept: tables.kept.ptr(),
+        kv_blocks: (tables.n_kv * planes) as u32,
+        planes: planes as u32,
+        kept_blocks: (tables.n_kept * longest) as u32,
+        longest: longest as u32,
+        first: 0,
+        pad: 0,
+        found: 0,
+        accepted: [[0; 1 + MAX_DRAFT_DEPTH]; MAX_SEQS],
+    }
+}
+
+fn launch(cx: &Cx<'_>, params: &CommitParams, n_seqs: usize) -> Result<()> {
+    let taps = if params.taps.n > 0 { TAP_ROWS } else { 0 };
+    let blocks = (params.kv_blocks + params.kept_blocks) as usize + taps;
+    cx.launch(("commit", "commit"), [blocks, n_seqs, 1], 256, 0, params)
 }
 
 /// Taps of sure rows wait for the draft from the end of the step on, so that a round that accepts nothing has nothing to

@@ -38,6 +38,11 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
+    /// For another launch of all ops, which finds no image made.
+    pub(crate) fn again(&self) -> Self {
+        Self { imaged: RefCell::default(), prompt_image: Cell::default(), ..*self }
+    }
+
     pub(crate) fn plan(&self) -> &Plan {
         &self.memory.plan
     }
