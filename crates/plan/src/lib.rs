@@ -5,6 +5,7 @@
 //! of the plan, so a plan is recorded once and replayed forever.
 
 mod backend;
+pub mod draw;
 mod op;
 mod plan;
 mod recorder;
