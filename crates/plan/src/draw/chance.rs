@@ -11,6 +11,8 @@ pub struct Chance(u64);
 impl Chance {
     /// Tokens further below the best cannot be drawn: [`Self::gumbel`] lies between -3.2 and 22.9.
     pub const REACH: f32 = 32.0;
+    /// [`Self::weight`] is 0 from here on.
+    pub const WEIGHS_NOTHING: f32 = 21.5;
     /// No noise is larger.
     pub const MOST: f32 = 22.9;
 
@@ -124,7 +126,9 @@ mod tests {
                 (Chance::weight(distance) as f64, (-distance as f64).exp() * (1u64 << 31) as f64);
             assert!((got - want).abs() <= 1.0 + 3e-7 * want, "weight({distance}) = {got}, not {want}");
         }
-        assert_eq!((Chance::weight(0.0), Chance::weight(31.99)), (1 << 31, 0));
+        for (distance, weight) in [(0.0, 1 << 31), (21.48, 1), (Chance::WEIGHS_NOTHING, 0), (31.99, 0)] {
+            assert_eq!(Chance::weight(distance), weight, "{distance}");
+        }
     }
 
     #[test]
