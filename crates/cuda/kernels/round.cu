@@ -6,11 +6,13 @@
 #define MAX_SEQS 16u
 #define MAX_ROWS 64u
 #define STOP_IDS 8u
+#define DRAWING 16u
 #define NONE 0xffffffffu
 
 struct Resident {
     u32 committed, injected, stored_grid, root, limit, is_active, pad0, pad1;
     u32 stop_ids[STOP_IDS];
+    u32 drawing[DRAWING];
 };
 
 struct Member {
@@ -68,7 +70,7 @@ struct Round {
     Outcome* outcomes;
     u16* accepted;          // [sequence, 1 + PATH]
     u32 block, mask_token, depths, k;
-    u32 first_member, most_members, rows, max_pages, seqs, pad;
+    u32 first_member, most_members, rows, max_pages, seqs, drawings;
 };
 
 __device__ __forceinline__ u64 now() {
@@ -336,7 +338,9 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
         p.between->logp[r] = node == 0 ? 0.0f : fminf(candidate(m, node).logp, 0.0f);
         p.between->log_weight[r] = t.weight[m][node];
     }
-    if (threadIdx.x == 0) p.between->drafted = now();
+    u32* counts = (u32*)p.step.counts;
+    for (u32 i = threadIdx.x; i < n * DRAWING; i += blockDim.x) counts[p.drawings + i] = here.known[i / DRAWING].drawing[i % DRAWING];
+    if (threadIdx.x == 0) counts[7] = p.drawings, p.between->drafted = now();
 }
 
 // A warp a sequence, a lane nodes `lane` and `lane + 32` of its tree.
@@ -371,8 +375,7 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
     u32 at = 0, n_path = 0, root = r.root, is_active = 1, doubt = NONE;
     while (true) {
         const u32 next = __shfl_sync(0xffffffffu, at < 32 ? chosen[0].token : chosen[1].token, at & 31);
-        const float logp = __shfl_sync(0xffffffffu, at < 32 ? chosen[0].logp : chosen[1].logp, at & 31);
-        if ((__float_as_uint(logp) & 0x7f800000) == 0x7f800000) {
+        if (next == NONE) {
             doubt = at, is_active = 0;
             if (n_path > 0) n_path--, root = __shfl_sync(0xffffffffu, at < 32 ? token[0] : token[1], at & 31);
             break;

@@ -14,13 +14,13 @@ use crate::linear::Gpu;
 use crate::ops::commit::{self, Accepted, CommitTables};
 use crate::ops::{self, Cx, kernel_params};
 use crate::plan_memory::CHOICE_BYTES;
-use crate::step_data::{StepLayout, StepView};
+use crate::step_data::{DRAWING, StepLayout, StepView, drawing_words};
 
 /// Outcomes and terms that have places of their own: more than are asked for and not taken. `RING` of `round.cu`, which
 /// counts rounds too.
 const RING: usize = 4;
 /// Words of `Resident`, `Terms`, `Outcome` and `Between` of `round.cu`, and of parts of them.
-const RESIDENT: usize = 16;
+const RESIDENT: usize = 16 + DRAWING;
 const MEMBER: usize = 8 + MAX_DRAFT_DEPTH;
 const WORTHS: usize = MAX_ROUND_ROWS + 4;
 const TERMS: usize = 4 + 2 * WORTHS + MAX_RESIDENTS * MEMBER;
@@ -55,7 +55,7 @@ kernel_params!(RoundParams {
     rows: u32,
     max_pages: u32,
     seqs: u32,
-    pad: u32,
+    drawings: u32,
 });
 
 struct Prepared {
@@ -204,7 +204,8 @@ impl Cuda {
         let known = [r.committed, r.injected, r.stored_grid, r.root, r.limit, u32::from(r.is_active), 0, 0];
         let fill = |words: &mut [u32]| {
             words[..8].copy_from_slice(&known);
-            words[8..RESIDENT].copy_from_slice(&r.stop_ids);
+            words[8..16].copy_from_slice(&r.stop_ids);
+            words[16..RESIDENT].copy_from_slice(&drawing_words(&r.drawing, 0, 0));
             RESIDENT
         };
         self.tell(fill, r.slot as usize * RESIDENT, RESIDENT, false)
@@ -309,7 +310,7 @@ impl Cuda {
             rows: spec.rows as u32,
             max_pages: memory.max_pages as u32,
             seqs: spec.seqs as u32,
-            pad: 0,
+            drawings: 0,
         };
         let launch = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
             cx.launch(("round", kernel), [1, 1, 1], threads, shared, params)
@@ -333,7 +334,10 @@ impl Cuda {
                 unsafe { self.queue.copy(found, to, n * n_choices * CHOICE_BYTES) }?;
             }
         }
-        let params = RoundParams { step: verify.step, ..params };
+        let n_classes = verify.state.pages.len();
+        let layout = StepLayout::new(verify.plan().bucket, n_classes);
+        let drawings = layout.drawings_without_tables() as u32;
+        let params = RoundParams { step: verify.step, drawings, ..params };
         make(&verify, "round_tree", 512, TREE_BYTES, &params)?;
         ops::launch_all(&verify)?;
         let params = RoundParams { choices: verify.choice(spec.chosen), ..params };

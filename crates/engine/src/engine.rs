@@ -368,14 +368,8 @@ impl Engine {
             None => self.backend.reset_slot(self.state, slot as usize),
         }
         let cached = hit.tokens();
-        let mut history =
-            History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
-        for token in &request.prompt {
-            if request.sampling.has_penalties() {
-                history.prompt(*token);
-            }
-            drafter.committed(*token);
-        }
+        let history = History::new(&request.sampling, &request.prompt, limit.min(vocab));
+        request.prompt.iter().for_each(|token| drafter.committed(*token));
         // Room for its whole life, as for its pages: no step of it allocates.
         let mut tokens = Vec::with_capacity(limit + 1);
         tokens.extend_from_slice(&request.prompt);

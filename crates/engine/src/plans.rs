@@ -36,8 +36,8 @@ pub(crate) struct Ready {
     pub(crate) logits: Act,
     /// Of [`Use::Block`].
     pub(crate) candidates: Option<Choice>,
-    /// The best token of each row of logits, where those are far to read: 1 MB a row for a vocabulary of 250 000.
-    pub(crate) best: Option<Choice>,
+    /// The token drawn from each row of logits, where those are far to read: 1 MB a row for a vocabulary of 250 000.
+    pub(crate) drawn: Option<Choice>,
 }
 
 /// Which plan a step needs.
@@ -106,9 +106,9 @@ impl Plans {
         plan.written_before_prompts = written;
         let logits = plan.logits;
         let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
-        let best = (of_target && (backend.is_far() || backend.has_rounds())).then(|| plan.choose_best());
+        let drawn = (of_target && (backend.is_far() || backend.has_rounds())).then(|| plan.sample());
         let id = backend.prepare(plan)?;
-        let ready = Ready { used, bucket, written, id, logits, candidates, best };
+        let ready = Ready { used, bucket, written, id, logits, candidates, drawn };
         self.ready.push(ready);
         Ok(ready)
     }

@@ -258,7 +258,7 @@ impl Engine {
             block: block.id,
             candidates: block.candidates.expect("a block plan has candidates"),
             verify: verify.id,
-            chosen: verify.best.expect("where there are rounds, plans choose"),
+            chosen: verify.drawn.expect("where there are rounds, plans draw"),
             block_size,
             mask_token,
             depths,
@@ -374,13 +374,15 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
         root: seq.tokens[seq.committed],
         limit: seq.limit as u32,
         stop_ids,
+        drawing: seq.request.sampling.drawing(),
         is_active: true,
     }
 }
 
 /// What the device can choose by itself, and nothing that the host must see first.
 fn can_reside(seq: &Sequence, round: &mut Round) -> bool {
-    seq.request.sampling.takes_the_best()
+    !seq.request.sampling.has_penalties()
+        && seq.history.listed().is_empty()
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS
         && round.policy.mode() != Mode::Off

@@ -1,7 +1,7 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use overdraft_plan::{NO_PARENT, grid_of};
+use overdraft_plan::{NO_PARENT, NO_TOKEN, grid_of};
 
 use crate::engine::Engine;
 use crate::error::{EngineError, Result};
@@ -217,10 +217,16 @@ impl Engine {
 
     /// Lays `sure` rows of a sequence, and its tree.
     fn lay_rows(&mut self, index: usize, sure: usize, parts: &mut Vec<Part>) {
+        // A constraint's mask is known only when the step is over.
+        let is_drawn_there =
+            (self.backend.is_far() || self.backend.has_rounds()) && self.rounds[index].tree.gate().is_none();
         let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
         self.memory.extend(&mut seq.tables, seq.committed + sure + tree.n_drafts());
         let tables = seq.tables.iter().map(|t| t.pages.as_slice());
         let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
+        if is_drawn_there {
+            self.step.draw(s, seq.request.sampling.drawing(), seq.history.listed());
+        }
         let mut root_row = NO_PARENT;
         let is_scored = seq.is_scored();
         let scored = is_scored.then(|| self.step.logit_rows().len());
@@ -257,7 +263,7 @@ impl Engine {
             return Ok(());
         }
         let vocab = self.decoder.hyper.vocab;
-        // Read when first asked for: where they are far, a text that takes the best token anyway never asks.
+        // Read when first asked for: where they are far, a text whose tokens were drawn there never asks.
         let all = || self.backend.read(plan.id, plan.logits);
         if let (Some(first), Some(n), Some(scores)) = (part.scored, seq.prompt_logprobs, &mut seq.scores) {
             // A row's logits are of the token behind it.
@@ -267,8 +273,8 @@ impl Engine {
         }
         let Some(first) = part.logits else { return Ok(()) };
         let mut gate = round.tree.gate().take();
-        let best = plan.best.filter(|_| gate.is_none() && seq.request.sampling.takes_the_best());
-        let best = chosen.or_else(|| best.map(|choice| self.backend.read_choices(plan.id, choice)));
+        let drawn = plan.drawn.filter(|_| gate.is_none());
+        let drawn = chosen.or_else(|| drawn.map(|choice| self.backend.read_choices(plan.id, choice)));
         let tree = &round.tree;
         if let Some(forced) = &mut round.forced {
             forced.begin(tree);
@@ -279,11 +285,10 @@ impl Engine {
             let position = seq.tokens.len() as u32;
             let allowed = gate.as_mut().map(Gate::mask);
             let sampling = &seq.request.sampling;
-            // A row with an infinite logit has no log-probabilities; the sampler knows what to make of it.
-            let best = best.map(|choices| choices[row]).filter(|(_, logprob)| logprob.is_finite());
-            let chosen = best
-                .map(|(token, _)| token)
-                .or_else(|| self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position));
+            let chosen = match drawn {
+                Some(tokens) => Some(tokens[row].0).filter(|token| *token != NO_TOKEN),
+                None => self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position),
+            };
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             let token = round.forced.map_or(token, |forced| forced.token(tree, node, depth, token));
             // What ends the text need not be known to the constraint.

@@ -12,7 +12,8 @@ use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_plan::{
-    Act, Backend, BackendError, Choice, DefinedRounds, Plan, PlanId, StateId, StateSpec, Step, Weights,
+    Act, Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, Plan, PlanId, StateId, StateSpec, Step,
+    Weights,
 };
 
 const PROMPTS: [&str; 5] = [
@@ -39,10 +40,16 @@ fn request(engine: &Engine, prompt: &str, max_tokens: usize) -> Request {
     Request {
         prompt: engine.tokenizer().encode(prompt, Specials::Parse),
         max_tokens,
-        sampling: Sampling::default(),
+        sampling: sampling(prompt),
         stop_ids: vec![],
         stop_strings: vec![],
     }
+}
+
+/// Some take the best token, some draw.
+fn sampling(prompt: &str) -> Sampling {
+    let drawn = Sampling { temperature: 0.7, top_p: 0.9, seed: 11, ..Default::default() };
+    if prompt.len().is_multiple_of(2) { Sampling::default() } else { drawn }
 }
 
 /// All that a text is: its tokens with what they were drawn from, its characters, its end.
@@ -167,10 +174,11 @@ fn who_is_cancelled_or_paused_between_rounds_disturbs_nobody() {
     assert!(count.load(Ordering::Relaxed) > 20);
 }
 
-/// Says of every seventh row that nothing could be chosen, as of a row with an infinite logit.
+/// Says of a row every so often that nothing could be drawn; asked again, it has been.
 struct Doubtful {
     cpu: Cpu,
     rows: usize,
+    next: usize,
     choices: Vec<(u32, f32)>,
 }
 
@@ -206,7 +214,10 @@ impl Backend for Doubtful {
         if self.choices.len() == step.logit_rows().len() {
             for choice in &mut self.choices {
                 self.rows += 1;
-                choice.1 = if self.rows.is_multiple_of(7) { f32::NEG_INFINITY } else { choice.1 };
+                // By the next time the engine has taken its own step.
+                if self.rows >= self.next {
+                    (choice.0, self.next) = (NO_TOKEN, self.rows + 61);
+                }
             }
         }
         Ok(())
@@ -223,10 +234,10 @@ impl Backend for Doubtful {
 }
 
 #[test]
-fn what_could_not_be_chosen_in_a_round_the_engine_chooses() {
+fn what_could_not_be_drawn_in_a_round_the_engine_draws() {
     let config = config(Mode::Tree, Some(7), Witness::None);
     let [(mut own, _), _] = both(config);
-    let rounds = DefinedRounds::new(Doubtful { cpu: Cpu::new(1), rows: 0, choices: Vec::new() });
+    let rounds = DefinedRounds::new(Doubtful { cpu: Cpu::new(1), rows: 0, next: 40, choices: Vec::new() });
     let count = rounds.count();
     let mut doubtful = demo_pair_on(Box::new(rounds), DemoPair::WithDraft, config);
     let requests: Vec<Request> = PROMPTS[..2].iter().map(|p| request(&own, p, 60)).collect();

@@ -4,6 +4,7 @@
 //! [`HostRounds`](crate::HostRounds) is the definition: a round made of the backend's own plans and plain Rust.
 
 use crate::backend::PlanId;
+use crate::draw::Drawing;
 use crate::plan::Choice;
 use crate::state::MAX_DRAFT_DEPTH;
 
@@ -13,8 +14,6 @@ pub const MAX_RESIDENTS: usize = 16;
 pub const MAX_ROUND_ROWS: usize = 64;
 /// Tokens that end a sequence where the round runs; more are for the host to find.
 pub const MAX_STOP_IDS: usize = 8;
-/// In place of a stop id: none.
-pub const NO_TOKEN: u32 = u32::MAX;
 /// Rows that a sequence can have waiting for the draft when a round begins: a root and the deepest path.
 pub const MAX_ENTERING: usize = MAX_DRAFT_DEPTH + 1;
 
@@ -48,7 +47,7 @@ pub struct RoundSpec {
 }
 
 /// What is known of a sequence where rounds run. A round moves it on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resident {
     pub slot: u32,
     pub committed: u32,
@@ -59,8 +58,10 @@ pub struct Resident {
     pub root: u32,
     /// The text ends with so many tokens.
     pub limit: u32,
-    /// [`NO_TOKEN`] where there is none.
+    /// [`crate::NO_TOKEN`] where there is none.
     pub stop_ids: [u32; MAX_STOP_IDS],
+    /// How its tokens are drawn; nothing that bias or penalties would change.
+    pub drawing: Drawing,
     /// Takes part in rounds. One that ended, or that the host has to look at, does not.
     pub is_active: bool,
 }
@@ -112,7 +113,7 @@ pub struct RoundNode {
     /// What the draft said, and the logarithm of what the path to it is believed to be worth.
     pub logp: f32,
     pub log_weight: f32,
-    /// What the target chose after it, with its log-probability.
+    /// What was drawn after it, as [`crate::Op::Sample`] leaves it.
     pub chosen: (u32, f32),
 }
 
@@ -125,7 +126,7 @@ pub struct Fate {
     pub n_nodes: u32,
     /// Drafted nodes that were accepted.
     pub n_accepted: u32,
-    /// The node whose choice was none (its log-probability is no number): accepted, and not decided after. The host has
+    /// The node after which nothing could be drawn: accepted, and not decided after. The host has
     /// to look; the sequence takes part in no further round.
     pub doubt: Option<u32>,
     /// Tokens committed since.

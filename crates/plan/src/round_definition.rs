@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::backend::{Backend, BackendError, StateId};
+use crate::draw::Drawing;
+use crate::op::NO_TOKEN;
 use crate::round::{Fate, MAX_ROUND_ROWS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms};
 use crate::state::{MAX_DRAFT_DEPTH, grid_of};
 use crate::step::{NO_PARENT, Step};
@@ -56,7 +58,8 @@ impl HostRounds {
                 stored_grid: 0,
                 root: 0,
                 limit: 0,
-                stop_ids: [crate::round::NO_TOKEN; crate::round::MAX_STOP_IDS],
+                stop_ids: [NO_TOKEN; crate::round::MAX_STOP_IDS],
+                drawing: Drawing::default(),
                 is_active: false,
             },
             tables: Vec::new(),
@@ -193,6 +196,7 @@ impl HostRounds {
             let Kept { resident, tables } = self.kept(member);
             let tables = tables.iter().map(Vec::as_slice);
             let s = step.add_seq(resident.slot, resident.committed, 1, resident.stored_grid, tables);
+            step.draw(s, resident.drawing, &[]);
             let first = step.n_rows() as u32;
             for node in &tree[..=*count] {
                 let parent = if node.parent == NO_PARENT { NO_PARENT } else { first + node.parent };
@@ -221,7 +225,7 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
         parent: NO_PARENT,
         logp: 0.0,
         log_weight: 0.0,
-        chosen: (crate::round::NO_TOKEN, 0.0),
+        chosen: (NO_TOKEN, 0.0),
     };
     // The target's own token comes on top, and nothing is written past the end.
     let left = resident.limit.saturating_sub(resident.committed + 2);
@@ -302,8 +306,8 @@ pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, pat
     path.clear();
     let mut at = 0u32;
     loop {
-        let (token, logp) = nodes[at as usize].chosen;
-        if !logp.is_finite() {
+        let (token, _) = nodes[at as usize].chosen;
+        if token == NO_TOKEN {
             // What was accepted before stays; this node is the root that the host begins with.
             fate.doubt = Some(at);
             resident.is_active = false;
@@ -332,8 +336,19 @@ pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, pat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::round::{MAX_STOP_IDS, NO_TOKEN};
+    use crate::round::MAX_STOP_IDS;
 
+    const DRAWING: Drawing = Drawing {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        seed: 0,
+        choice: 0,
+    };
     const RESIDENT: Resident = Resident {
         slot: 0,
         committed: 10,
@@ -342,6 +357,7 @@ mod tests {
         root: 7,
         limit: 100,
         stop_ids: [NO_TOKEN; MAX_STOP_IDS],
+        drawing: DRAWING,
         is_active: true,
     };
 
@@ -422,30 +438,28 @@ mod tests {
     fn a_walk_goes_on_while_guesses_come_true_and_stops_where_the_text_does() {
         // Below the root 5, and below that 6.
         let node = |parent, token, chosen| RoundNode { token, parent, logp: 0.0, log_weight: 0.0, chosen };
-        let tree = |chosen: [u32; 3], logps: [f32; 3]| {
-            let chosen = [0, 1, 2].map(|i| (chosen[i], logps[i]));
+        let tree = |chosen: [u32; 3]| {
+            let chosen = chosen.map(|token| (token, 0.0));
             [node(NO_PARENT, 7, chosen[0]), node(0, 5, chosen[1]), node(1, 6, chosen[2])]
         };
-        let sure = [-0.5; 3];
-        let nothing = |at: usize| std::array::from_fn(|i| if i == at { f32::NAN } else { -0.5 });
         let stop = |token| Resident { stop_ids: [token; MAX_STOP_IDS], ..RESIDENT };
         let limit = |limit| Resident { limit, ..RESIDENT };
         // What was chosen; then accepted nodes, tokens committed, the next root, and whether the text goes on.
-        type Row = (&'static str, Resident, [u32; 3], [f32; 3], (usize, u32, u32, bool), Option<u32>);
+        type Row = (&'static str, Resident, [u32; 3], (usize, u32, u32, bool), Option<u32>);
         let rows: [Row; 10] = [
-            ("all come true", RESIDENT, [5, 6, 8], sure, (2, 13, 8, true), None),
-            ("the second does not", RESIDENT, [5, 8, 9], sure, (1, 12, 8, true), None),
-            ("none does", RESIDENT, [8, 6, 9], sure, (0, 11, 8, true), None),
-            ("an end that was guessed", stop(5), [5, 6, 8], sure, (0, 11, 5, false), None),
-            ("an end behind a guess", stop(9), [5, 9, 8], sure, (1, 12, 9, false), None),
-            ("the limit behind a guess", limit(13), [5, 6, 8], sure, (1, 12, 6, false), None),
-            ("the limit at once", limit(12), [5, 6, 8], sure, (0, 11, 5, false), None),
-            ("nothing chosen at the root", RESIDENT, [5, 6, 8], nothing(0), (0, 10, 7, false), Some(0)),
-            ("nothing chosen after a guess", RESIDENT, [5, 6, 8], nothing(1), (0, 11, 5, false), Some(1)),
-            ("nothing chosen after two", RESIDENT, [5, 6, 8], nothing(2), (1, 12, 6, false), Some(2)),
+            ("all come true", RESIDENT, [5, 6, 8], (2, 13, 8, true), None),
+            ("the second does not", RESIDENT, [5, 8, 9], (1, 12, 8, true), None),
+            ("none does", RESIDENT, [8, 6, 9], (0, 11, 8, true), None),
+            ("an end that was guessed", stop(5), [5, 6, 8], (0, 11, 5, false), None),
+            ("an end behind a guess", stop(9), [5, 9, 8], (1, 12, 9, false), None),
+            ("the limit behind a guess", limit(13), [5, 6, 8], (1, 12, 6, false), None),
+            ("the limit at once", limit(12), [5, 6, 8], (0, 11, 5, false), None),
+            ("nothing chosen at the root", RESIDENT, [NO_TOKEN, 6, 8], (0, 10, 7, false), Some(0)),
+            ("nothing chosen after a guess", RESIDENT, [5, NO_TOKEN, 8], (0, 11, 5, false), Some(1)),
+            ("nothing chosen after two", RESIDENT, [5, 6, NO_TOKEN], (1, 12, 6, false), Some(2)),
         ];
-        for (what, mut resident, chosen, logps, wanted, doubt) in rows {
-            let nodes = tree(chosen, logps);
+        for (what, mut resident, chosen, wanted, doubt) in rows {
+            let nodes = tree(chosen);
             let mut fate = Fate { slot: 0, first: 0, n_nodes: 3, n_accepted: 0, doubt: None, committed: 10 };
             let mut path = Vec::new();
             accept(&mut resident, &nodes, &mut fate, &mut path);

@@ -199,6 +199,9 @@ impl<'c> Session<'c> {
             let (slot, n_sure) = (self.slot(part.seq) as u32, part.n_sure() as u32);
             let tables = tables.iter().map(Vec::as_slice);
             seqs.push(step.add_seq(slot, seq.committed, n_sure, seq.stored_grid, tables));
+            if let Some((drawing, listed)) = self.case.draws.iter().cycle().nth(part.seq) {
+                step.draw(seqs[seqs.len() - 1], *drawing, listed);
+            }
         }
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
         let written_rows = |n: usize| parts[..n].iter().map(|p| p.tokens.len()).sum::<usize>();

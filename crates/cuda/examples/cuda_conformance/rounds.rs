@@ -15,7 +15,7 @@ use overdraft_plan::{Backend, DefinedRounds};
 const TOKENS: usize = 160;
 /// Texts at once.
 const MOST: usize = 16;
-const REPEATS: usize = 5;
+const REPEATS: usize = 3;
 const PROMPTS: [&str; 5] = [
     "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
     "<|im_start|>user\nWrite a Python function `read_json`.<|im_end|>\n<|im_start|>assistant\n",
@@ -57,7 +57,7 @@ impl Pair<'_> {
 type Written = (Vec<Vec<(u32, Option<u64>)>>, Stats);
 
 /// The prompts together to their ends; each comes a step after the one before.
-fn write(engine: &mut Engine, n: usize) -> Written {
+fn write(engine: &mut Engine, n: usize, sampling: &Sampling) -> Written {
     let mut ids = Vec::new();
     let mut written: Written = (vec![Vec::new(); n], Stats::default());
     while ids.len() < n || !engine.is_idle() {
@@ -66,7 +66,7 @@ fn write(engine: &mut Engine, n: usize) -> Written {
             let request = Request {
                 prompt: engine.tokenizer().encode(prompt, Specials::Parse),
                 max_tokens: TOKENS,
-                sampling: Sampling::default(),
+                sampling: sampling.clone(),
                 stop_ids: vec![],
                 stop_strings: vec![],
             };
@@ -95,13 +95,25 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     };
     let pair = Pair { device, target, draft };
     let mut passed = true;
-    for n in [1, 5, MOST] {
-        let plain = write(&mut pair.engine((Mode::Off, None), Witness::Fingerprints, false), n);
-        for mode in MODES {
-            let seen = write(&mut pair.engine(mode, Witness::Fingerprints, false), n);
+    let greedy = Sampling::default();
+    let drawn = Sampling { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() };
+    // Texts at once, how their tokens are chosen, and modes.
+    let rows = [
+        (1, &drawn, &MODES[1..2]),
+        (1, &greedy, &MODES[..]),
+        (5, &drawn, &MODES[1..2]),
+        (5, &greedy, &MODES[1..2]),
+        (MOST, &drawn, &MODES[1..2]),
+        (MOST, &greedy, &MODES[3..]),
+    ];
+    for (n, sampling, modes) in rows {
+        let plain = write(&mut pair.engine((Mode::Off, None), Witness::Fingerprints, false), n, sampling);
+        for mode in modes {
+            let mode = *mode;
+            let seen = write(&mut pair.engine(mode, Witness::Fingerprints, false), n, sampling);
             let mut engine = pair.engine(mode, Witness::None, false);
-            let ahead = write(&mut engine, n);
-            let defined = write(&mut pair.engine(mode, Witness::None, true), n);
+            let ahead = write(&mut engine, n, sampling);
+            let defined = write(&mut pair.engine(mode, Witness::None, true), n, sampling);
             let counts = |w: &Written| (w.1.rounds, w.1.drafted, w.1.accepted);
             let same =
                 seen.0 == plain.0 && tokens(&ahead) == tokens(&plain) && tokens(&defined) == tokens(&plain);
@@ -109,25 +121,26 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
             let alike = n > 1 || mode.1.is_none() || counts(&ahead) == counts(&defined);
             passed &= same && alike;
             let verdict = if same && alike { "ok" } else { "FAILED" };
+            let kind = if sampling.temperature > 0.0 { "drawn" } else { "greedy" };
             println!(
-                "{mode:?}, {n} texts: {verdict}; {:?}, as defined {:?}",
+                "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?}",
                 counts(&ahead),
                 counts(&defined)
             );
             if same {
-                time(&mut engine, n);
+                time(&mut engine, n, sampling);
             }
         }
     }
     passed
 }
 
-fn time(engine: &mut Engine, n: usize) {
+fn time(engine: &mut Engine, n: usize, sampling: &Sampling) {
     let mut runs: Vec<(f64, f64, f64, f64)> = (0..REPEATS)
         .map(|_| {
             engine.watch_device().unwrap();
             let started = Instant::now();
-            let stats = write(engine, n).1;
+            let stats = write(engine, n, sampling).1;
             let seconds = started.elapsed().as_secs_f64();
             let used = engine.watch_device().unwrap().unwrap_or_default();
             let us = |d: std::time::Duration| d.as_secs_f64() * 1e6 / stats.rounds as f64;

@@ -220,6 +220,7 @@ mod tests {
             root: 3,
             limit: 1000,
             stop_ids: [NO_TOKEN; MAX_STOP_IDS],
+            drawing: Default::default(),
             is_active: true,
         };
         let mut random = Random(12);
