@@ -40,14 +40,24 @@ __device__ __forceinline__ void split(float y, float& exponent, float& above) {
     above = __fsub_rn(__int_as_float(bits - (int)((u32)e << 23)), 1.0f);
 }
 
+__device__ __forceinline__ u32 bits_of(u64 chance, u32 token) { return (u32)(mix(chance ^ token) >> 32); }
+
 // Called: inside unrolled loops it would be most of a kernel.
-__device__ __noinline__ float gumbel(u64 chance, u32 token) {
-    const u32 bits = (u32)(mix(chance ^ token) >> 32);
+__device__ __noinline__ float gumbel(u32 bits) {
     const float x = mul_add(__uint2float_rn(bits), 1.0f / 4294967296.0f, 1.0f / 8589934592.0f);
     float exponent, above;
     split(fmaxf(__fsub_rn(1.0f, x), 1.0f / 33554432.0f), exponent, above);
     split(-ln(exponent, exponent == 0.0f ? -x : above), exponent, above);
     return -ln(exponent, above);
+}
+
+// Whether noise of these bits can be `least`, or as good as: most tokens of a row end here, in a fifth of the instructions. Noise g
+// is at least that only for bits of less than e^-g; the thousandth is for roundings, of this estimate as well.
+__device__ __forceinline__ bool can_reach(u32 bits, float least) {
+    float most;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(most) : "f"(-1.44269504f * least));
+    // Bits as a number from 1 to 2, rounded down.
+    return __uint_as_float(0x3f800000u | bits >> 9) <= 1.001f * most + 1.0f;
 }
 
 // e^-distance in units of 2^-31

@@ -41,11 +41,13 @@ __device__ __forceinline__ void for_elements(const float* x, u32 vocab, u32 firs
 #define RANKS 1u
 #define CLUSTER
 #endif
-// Warps of a row.
-#define PLACES (RANKS * 32)
+// Of a block. With 1024 a multiprocessor holds one block, and clusters of eight fit two to a GPC at most: 16 rows took two turns.
+#define THREADS 512u
+// Of a row.
+#define WARPS (RANKS * THREADS / 32)
 
 // Elements of a row that a warp has, in whole groups of four.
-__device__ __forceinline__ u32 share_of_warp(u32 vocab) { return (vocab + 4 * PLACES - 1) / (4 * PLACES) * 4; }
+__device__ __forceinline__ u32 share_of_warp(u32 vocab) { return (vocab + 4 * WARPS - 1) / (4 * WARPS) * 4; }
 
 // To the same place in all blocks of the row, by the first lanes of a warp.
 __device__ __forceinline__ void tell(u64* to, u64 what) {
@@ -88,10 +90,10 @@ __device__ __forceinline__ Choice warp_best(Choice best) {
     return best;
 }
 
-// The best of what all warps of the row offered.
-__device__ __forceinline__ Choice best_offer(const u64* offers) {
+template <u32 N>
+__device__ __forceinline__ Choice best_of(const u64* offers) {
     Choice best = {NONE, -INFINITY_F};
-    for (u32 i = threadIdx.x & 31; i < PLACES; i += 32) {
+    for (u32 i = threadIdx.x & 31; i < N; i += 32) {
         const Choice offer = {(u32)offers[i], __uint_as_float((u32)(offers[i] >> 32))};
         if (is_before(offer, best)) best = offer;
     }

@@ -18,8 +18,8 @@ __device__ __forceinline__ Choice best_after(const float* x, u32 vocab, u32 firs
     return warp_best(best);
 }
 
-extern "C" __global__ void CLUSTER __launch_bounds__(1024) top_tokens(const __grid_constant__ TopTokens p) {
-    __shared__ u64 offers[PLACES], sums[RANKS];
+extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2) top_tokens(const __grid_constant__ TopTokens p) {
+    __shared__ u64 offers[WARPS], sums[RANKS];
     __shared__ float room[33];
     pdl_wait();
     pdl_next();
@@ -27,7 +27,7 @@ extern "C" __global__ void CLUSTER __launch_bounds__(1024) top_tokens(const __gr
     if (row >= *p.n_rows) return;
     const float* x = p.logits + (u64)row * p.vocab;
     Choice* choices = p.choices + (u64)row * p.k;
-    const u32 place = rank * 32 + (threadIdx.x >> 5);
+    const u32 place = rank * (THREADS / 32) + (threadIdx.x >> 5);
     const u32 share = share_of_warp(p.vocab), first = min(place * share, p.vocab), last = min(first + share, p.vocab);
     // All blocks of the row have begun.
     sync_row();
@@ -35,11 +35,11 @@ extern "C" __global__ void CLUSTER __launch_bounds__(1024) top_tokens(const __gr
     sync_row();
     float max = 0.0f, norm = 0.0f;
     for (u32 nth = 0; nth < p.k; nth++) {
-        const Choice best = best_offer(offers);
+        const Choice best = best_of<WARPS>(offers);
         if (nth == 0) {
             max = best.weight;
             float sum = 0.0f;
-            const u32 from = rank * 32 * share, to = min(from + 32 * share, p.vocab);
+            const u32 from = min(rank * (THREADS / 32) * share, p.vocab), to = min(from + THREADS / 32 * share, p.vocab);
             for_elements<4>(x, p.vocab, from, to, threadIdx.x, blockDim.x, [&](float v, u32) {
                 if (!isnan(v)) sum += expf(v - max);
             });

@@ -102,7 +102,8 @@ impl StepLayout {
         self.drawings_without_tables() + self.bucket * DRAWING
     }
 
-    /// Where the sequences' draws begin, behind the tables: counts[7] says it. The tokens they change come last.
+    /// Where the sequences' draws begin, behind the tables: counts[7] says it (0: all are greedy). The tokens they change
+    /// come last.
     fn drawings(&self, step: &Step) -> usize {
         let tables: usize = (0..step.n_seqs())
             .flat_map(|s| (0..self.n_classes).map(move |c| (s, c)))
@@ -188,11 +189,7 @@ impl StepLayout {
         let mut at = drawings + step.n_seqs() * DRAWING;
         for s in 0..step.n_seqs() {
             let (seq, to) = (step.seq(s), drawings + s * DRAWING);
-            let Some(how) = seq.drawing else {
-                words[to] = 0;
-                continue;
-            };
-            let record = drawing_words(&how, at as u32, seq.listed().len() as u32);
+            let record = drawing_words(&seq.drawing, at as u32, seq.listed().len() as u32);
             words[to..][..DRAWING].copy_from_slice(&record);
             for change in seq.listed() {
                 let counts = change.answered << 1 | change.is_in_prompt as u32;
@@ -205,7 +202,7 @@ impl StepLayout {
 
 /// As `Drawing` of `sample.cu`. `listed`: where the tokens lie that it changes, in words of the step, and how many they are.
 pub(crate) fn drawing_words(how: &Drawing, listed: u32, n_listed: u32) -> [u32; DRAWING] {
-    let kind = 1 | (how.is_greedy() as u32) << 1 | (how.has_penalties() as u32) << 2;
+    let kind = how.is_greedy() as u32 | (how.has_penalties() as u32) << 1;
     let (share, seed) = (how.share().unwrap_or(u64::MAX), mix(how.seed));
     [
         kind,
@@ -222,7 +219,7 @@ pub(crate) fn drawing_words(how: &Drawing, listed: u32, n_listed: u32) -> [u32; 
         how.presence_penalty.to_bits(),
         listed,
         n_listed,
-        0,
+        how.reach().to_bits(),
         0,
     ]
 }
@@ -256,13 +253,13 @@ mod tests {
         assert_eq!(words[layout.seqs()..][..6], [3, 10, 1, 0, 0, 4]);
         assert_eq!(words[layout.table_at()..][..2], [0, 2]);
         assert_eq!(words[layout.tables()..][..4], [7, 8, 9, 10]);
-        assert_eq!(words[words[7] as usize], 0, "nothing is drawn");
+        assert_eq!(words[words[7] as usize], 1, "greedy");
         let change = Adjustment { token: 9, bias: 1.0, answered: 3, is_in_prompt: true };
         step.draw(s, Drawing { temperature: 0.5, top_k: 20, ..Default::default() }, &[change]);
         words.resize(layout.len(&step), 0);
         layout.pack(&step, &mut words);
         let drawing = &words[words[7] as usize..];
-        assert_eq!(drawing[..6], [1, 20, 2.0f32.to_bits(), 0, u32::MAX, u32::MAX]);
+        assert_eq!(drawing[..6], [0, 20, 2.0f32.to_bits(), 0, u32::MAX, u32::MAX]);
         assert_eq!(words[drawing[12] as usize..], [9, 1.0f32.to_bits(), 7]);
     }
 }

@@ -47,7 +47,7 @@ struct Seq {
     /// One range of `tables` per retention class.
     tables: Vec<(usize, usize)>,
     rows: Vec<u32>,
-    drawing: Option<Drawing>,
+    drawing: Drawing,
     /// A range of `adjustments`.
     listed: (usize, usize),
 }
@@ -77,8 +77,8 @@ pub struct SeqView<'a> {
     pub stored_grid: u32,
     /// Its rows as step row indices, parents before children; row at local index `i` is `rows[i]`.
     pub rows: &'a [u32],
-    /// How its tokens are drawn by [`Op::Sample`]; `None`: nobody asks.
-    pub drawing: Option<Drawing>,
+    /// How its tokens are drawn by [`Op::Sample`].
+    pub drawing: Drawing,
     step: &'a Step,
     index: usize,
 }
@@ -164,13 +164,13 @@ impl Step {
                 stored_grid: 0,
                 tables: Vec::new(),
                 rows: Vec::new(),
-                drawing: None,
+                drawing: Drawing::default(),
                 listed: (0, 0),
             });
         }
         let seq = &mut self.seqs[self.n_seqs];
         (seq.slot, seq.committed, seq.n_sure, seq.stored_grid) = (slot, committed, n_sure, stored_grid);
-        (seq.drawing, seq.listed) = (None, (0, 0));
+        (seq.drawing, seq.listed) = (Drawing::default(), (0, 0));
         seq.rows.clear();
         seq.tables.clear();
         for table in tables {
@@ -182,13 +182,13 @@ impl Step {
         self.n_seqs as u32 - 1
     }
 
-    /// Has the sequence's tokens drawn by [`Op::Sample`]. `listed`: what bias and penalties know of its tokens up to its last
+    /// How [`Op::Sample`] draws the sequence's tokens; without this, greedily. `listed`: what bias and penalties know of its tokens up to its last
     /// sure row, by token, each once.
     pub fn draw(&mut self, seq: u32, drawing: Drawing, listed: &[Adjustment]) {
         let start = self.adjustments.len();
         self.adjustments.extend_from_slice(listed);
         let seq = &mut self.seqs[seq as usize];
-        (seq.drawing, seq.listed) = (Some(drawing), (start, start + listed.len()));
+        (seq.drawing, seq.listed) = (drawing, (start, start + listed.len()));
     }
 
     /// Adds a row below `parent` (a row index, or [`NO_PARENT`] for the sequence's first). Returns its index.
@@ -403,14 +403,14 @@ mod tests {
     fn a_sequence_draws_as_it_was_told_in_this_step_only() {
         let mut step = tree();
         let entry = |token| Adjustment { token, bias: 1.0, ..Default::default() };
-        step.draw(0, Drawing::default(), &[entry(3), entry(9)]);
+        step.draw(0, Drawing { temperature: 1.0, ..Default::default() }, &[entry(3), entry(9)]);
         assert_eq!(step.validate(&plan(4), 100, 1, &[2]), Ok(()));
         assert_eq!(step.seq(0).listed(), [entry(3), entry(9)]);
         step.draw(0, Drawing::default(), &[entry(9), entry(3)]);
         assert!(step.validate(&plan(4), 100, 1, &[2]).is_err(), "out of order");
         step.clear();
         step.add_seq(0, 10, 1, 0, std::iter::once([0u32, 1].as_slice()));
-        assert!(step.seq(0).drawing.is_none() && step.seq(0).listed().is_empty());
+        assert!(step.seq(0).drawing.is_greedy() && step.seq(0).listed().is_empty());
     }
 
     #[test]

@@ -181,8 +181,10 @@ impl<'c> Session<'c> {
         for choice in &observed.choices {
             let spec = plan.choices[choice.0 as usize];
             let chosen = self.backend.read_choices(*id, *choice);
+            // Infinities would hide all else in a distance.
+            let weight = |w: f32| if w.is_infinite() { f32::copysign(64.0, w) } else { w };
             let chosen: Vec<f32> =
-                chosen.iter().flat_map(|c| [c.0 as i32 as f32 * INDEX_STEP, c.1]).collect();
+                chosen.iter().flat_map(|c| [c.0 as i32 as f32 * INDEX_STEP, weight(c.1)]).collect();
             deal(ActSpec { width: 2 * spec.width, ..spec }, &chosen);
         }
         outputs

@@ -20,9 +20,8 @@ pub(super) fn run(cx: &Cx<'_>, logits: Act, choice: Choice) {
         let past = Past { listed: view.seq.listed(), drafted: &path[..n] };
         // SAFETY: logits are only read, and the row's choice is this task's.
         let (logits, chosen) = unsafe { (cx.acts.row(logits, r), cx.acts.choice_mut(choice, r)) };
-        let drawn = view.seq.drawing.and_then(|drawing| {
-            SAMPLER.with_borrow_mut(|s| s.draw(logits, None, &drawing, past, view.row.pos + 1))
-        });
-        chosen[0] = drawn.unwrap_or((NO_TOKEN, 0.0));
+        let (how, position) = (&view.seq.drawing, view.row.pos + 1);
+        let drawn = SAMPLER.with_borrow_mut(|s| s.draw(logits, None, how, past, position));
+        chosen[0] = drawn.unwrap_or((NO_TOKEN, f32::INFINITY));
     });
 }

@@ -9,8 +9,9 @@ use crate::step_data::StepView;
 
 /// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
 const MAX_NORM_CHUNKS: usize = 8192;
-/// Blocks of a row in `row_cluster.cuh`, where there are clusters.
+/// Blocks of a row in `row_cluster.cuh`, where there are clusters, and threads of a block.
 const RANKS: usize = 8;
+pub(super) const ROW_THREADS: u32 = 512;
 /// `MAX_XS` of `copies.cu`.
 pub(crate) const MAX_XS: usize = 16;
 
@@ -152,7 +153,7 @@ pub(super) fn top_tokens(cx: &Cx<'_>, logits: Act, choice: Choice) -> Result<()>
         vocab: cx.width(logits) as u32,
         k: cx.k(choice) as u32,
     };
-    cx.launch(("top_tokens", "top_tokens"), row_blocks(cx, logits), 1024, 0, &params)
+    cx.launch(("top_tokens", "top_tokens"), row_blocks(cx, logits), ROW_THREADS, 0, &params)
 }
 
 /// The grid of a kernel that reads rows of logits by clusters.

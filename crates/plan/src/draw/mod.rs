@@ -72,6 +72,19 @@ impl Drawing {
         (self.min_p as f64 * (1u64 << 31) as f64) as u32
     }
 
+    /// No token at this distance from the best or further can be drawn, nor does it matter to those that can.
+    pub fn reach(&self) -> f32 {
+        let least = self.least_weight();
+        if self.share().is_some() {
+            Chance::WEIGHS_NOTHING
+        } else if least > 0 {
+            // With room for roundings.
+            (((1u64 << 31) as f32 / least as f32).ln() + 0.01).min(Chance::WEIGHS_NOTHING)
+        } else {
+            Chance::REACH
+        }
+    }
+
     /// A logit after bias and penalties.
     pub fn adjusted(&self, logit: f32, change: &Adjustment) -> f32 {
         let l = logit + change.bias;

@@ -55,9 +55,8 @@ impl Sampler {
             });
             return Some((best.token, best.distance));
         }
-        let reach = if share.is_some() || least > 0 { Chance::WEIGHS_NOTHING } else { Chance::REACH };
         let candidates = &mut self.candidates;
-        collect(candidates, logits, scale, most, drawing.top_k as usize, reach);
+        collect(candidates, logits, scale, most, drawing.top_k as usize, drawing.reach());
         if let Some(share) = share {
             keep_share(candidates, share);
         }
