@@ -122,6 +122,7 @@ every_op! {
     load_taps: LoadTaps,
     concat: Concat,
     top_tokens: TopTokens,
+    sample: Sample,
 }
 
 #[test]

@@ -1,82 +1,114 @@
 // Accepted rows become permanent: compacted to the places of their positions. Nothing is computed again.
 #include "keep.cuh"
 
+#define MAX_TAPS 16
+#define MAX_SEQS 64
+
 struct KvLayer {
     void* kv;
     u32 kv_heads, d, cls, type;
 };
 
-// accepted: [sequence, 1 + PATH]: how many rows after the sure ones, then those rows.
-struct CommitKv {
-    Step step;
-    const u32* accepted;
-    const KvLayer* layers;
-};
-
-template <typename T>
-__device__ __forceinline__ void compact(T* kv, const CommitKv& p, const KvLayer& l, u32 plane, u32 s, u32 i) {
-    const u32* rows = p.accepted + s * (1 + PATH);
-    // A row's slot is never before its position, so going forward overwrites nothing that is still to be moved.
-    for (u32 n = 0; n < rows[0]; n++) {
-        const Row row = p.step.rows[rows[1 + n]];
-        const u32 from = row.kv_slot, to = row.pos;
-        if (from == to) continue;
-        const u64 a = ((u64)page_of(p.step, s, l.cls, from) * 2 * l.kv_heads + plane) * PAGE + from % PAGE;
-        const u64 b = ((u64)page_of(p.step, s, l.cls, to) * 2 * l.kv_heads + plane) * PAGE + to % PAGE;
-        kv[b * l.d + i] = kv[a * l.d + i];
-    }
-}
-
-// A block per (layer, head of k or v, sequence), a thread per channel.
-extern "C" __global__ void __launch_bounds__(256) commit_kv(const __grid_constant__ CommitKv p) {
-    pdl_wait();
-    const KvLayer l = p.layers[blockIdx.x];
-    if (blockIdx.y >= 2 * l.kv_heads) return;
-    for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
-        if (l.type != F32_KV) compact((u16*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
-        else compact((float*)l.kv, p, l, blockIdx.y, blockIdx.z, i);
-    }
-}
-
-struct CommitRecurrent {
-    Step step;
-    const u32* accepted;
-    const KeptLayer* layers;
-};
-
-// A block per (layer, accepted row, sequence).
-extern "C" __global__ void __launch_bounds__(256) commit_recurrent(const __grid_constant__ CommitRecurrent p) {
-    pdl_wait();
-    const u32* rows = p.accepted + blockIdx.z * (1 + PATH);
-    if (blockIdx.y >= rows[0]) return;
-    const u32 row = rows[1 + blockIdx.y];
-    // Of two rows with one place in the convolution's ring the later must win.
-    keep_row(p.layers[blockIdx.x], p.step.seqs[blockIdx.z].slot, p.step.rows[row].pos, row, blockIdx.y + CONV_ROWS >= rows[0]);
-}
-
-#define MAX_TAPS 16
-
-struct CommitTaps {
-    Step step;
-    const u32* accepted;
-    float* taps;  // [slot, TAP_ROWS, width]
+struct Taps {
+    float* kept;  // [slot, TAP_ROWS, width]
     u32 width, n;
     const float* acts[MAX_TAPS];
     u32 widths[MAX_TAPS];
 };
 
-// A block per (one of the last TAP_ROWS sure rows or an accepted one, sequence). Of rows with one place the later wins.
-extern "C" __global__ void __launch_bounds__(256) commit_taps(const __grid_constant__ CommitTaps p) {
-    pdl_wait();
-    const Seq seq = p.step.seqs[blockIdx.y];
-    const u32* rows = p.accepted + blockIdx.y * (1 + PATH);
-    const u32 total = seq.n_sure + rows[0], first = total > TAP_ROWS ? total - TAP_ROWS : 0, i = first + blockIdx.x;
+// One of the last TAP_ROWS rows of `n_sure` sure and `rows[0]` accepted ones. Of rows with one place the later wins.
+__device__ __forceinline__ void keep_taps(const Step& step, const Taps& taps, const Seq& seq, const u16* rows, u32 nth) {
+    const u32 total = seq.n_sure + (rows ? rows[0] : 0), first = total > TAP_ROWS ? total - TAP_ROWS : 0, i = first + nth;
     if (i >= total) return;
-    const u32 row = i < seq.n_sure ? p.step.seq_rows[seq.first + i] : rows[1 + i - seq.n_sure];
-    float* out = p.taps + ((u64)seq.slot * TAP_ROWS + p.step.rows[row].pos % TAP_ROWS) * p.width;
-    for (u32 t = 0; t < p.n; t++) {
-        const u32 width = p.widths[t];
-        for (u32 c = threadIdx.x; c < width; c += blockDim.x) out[c] = p.acts[t][(u64)row * width + c];
+    const u32 row = i < seq.n_sure ? step.seq_rows[seq.first + i] : rows[1 + i - seq.n_sure];
+    float* out = taps.kept + ((u64)seq.slot * TAP_ROWS + step.rows[row].pos % TAP_ROWS) * taps.width;
+    for (u32 t = 0; t < taps.n; t++) {
+        const u32 width = taps.widths[t];
+        for (u32 c = threadIdx.x; c < width; c += blockDim.x) out[c] = taps.acts[t][(u64)row * width + c];
         out += width;
     }
+}
+
+struct SureTaps {
+    Step step;
+    Taps taps;
+};
+
+// At the end of a step: a block per (one of the last TAP_ROWS sure rows, sequence), for as many sequences as the step's
+// data says.
+extern "C" __global__ void __launch_bounds__(256) sure_taps(const __grid_constant__ SureTaps p) {
+    if (blockIdx.y >= p.step.counts[2]) return pdl_idle();
+    const Seq seq = p.step.seqs[blockIdx.y];
+    pdl_wait();
+    keep_taps(p.step, p.taps, seq, nullptr, blockIdx.x);
+}
+
+struct ToHost {
+    const u32* counts;
+    const u32* from;
+    u32* to;  // host memory that the device can write
+    u32 words, pad;
+};
+
+// What is read of a step's logit rows, `words` of each. A copy at the end of a graph takes 5 us, this kernel less than 2.
+extern "C" __global__ void __launch_bounds__(256) to_host(const __grid_constant__ ToHost p) {
+    const u32 n = p.counts[1] * p.words;
+    pdl_wait();
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) p.to[i] = p.from[i];
+}
+
+struct Commit {
+    Step step;
+    Taps taps;
+    const KvLayer* kv;
+    const KeptLayer* kept;
+    // Blocks of a sequence: heads of k or v of a layer, then accepted rows of a layer, then taps.
+    u32 kv_blocks, planes, kept_blocks, longest;
+    u32 first, pad;
+    // Of a sequence: how many rows after the sure ones, then those rows. Where a round found them, or, as they are few, with
+    // the launch.
+    const u16* found;
+    u16 accepted[MAX_SEQS][1 + PATH];
+};
+
+template <typename T>
+__device__ __forceinline__ void compact(T* kv, const Step& step, const KvLayer& l, const u16* rows, u32 plane, u32 s, u32 i) {
+    // A row's slot is never before its position, so going forward overwrites nothing that is still to be moved.
+    for (u32 n = 0; n < rows[0]; n++) {
+        const Row row = step.rows[rows[1 + n]];
+        const u32 from = row.kv_slot, to = row.pos;
+        if (from == to) continue;
+        const u64 a = ((u64)page_of(step, s, l.cls, from) * 2 * l.kv_heads + plane) * PAGE + from % PAGE;
+        const u64 b = ((u64)page_of(step, s, l.cls, to) * 2 * l.kv_heads + plane) * PAGE + to % PAGE;
+        kv[b * l.d + i] = kv[a * l.d + i];
+    }
+}
+
+// All of it in one launch, a sequence for each blockIdx.y: three took the host longer than the device.
+extern "C" __global__ void __launch_bounds__(256) commit(const __grid_constant__ Commit p) {
+    const u32 s = p.first + blockIdx.y;
+    const u16* rows = p.found ? p.found + s * (1 + PATH) : p.accepted[blockIdx.y];
+    u32 block = blockIdx.x;
+    pdl_wait();
+    if (s >= p.step.counts[2]) return;
+    if (block < p.kv_blocks) {
+        const KvLayer l = p.kv[block / p.planes];
+        const u32 plane = block % p.planes;
+        if (plane >= 2 * l.kv_heads) return;
+        for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
+            if (l.type != F32_KV) compact((u16*)l.kv, p.step, l, rows, plane, s, i);
+            else compact((float*)l.kv, p.step, l, rows, plane, s, i);
+        }
+        return;
+    }
+    block -= p.kv_blocks;
+    const Seq seq = p.step.seqs[s];
+    if (block < p.kept_blocks) {
+        const u32 n = block % p.longest;
+        if (n >= rows[0]) return;
+        // Of two rows with one place in the convolution's ring the later must win.
+        keep_row(p.kept[block / p.longest], seq.slot, p.step.rows[rows[1 + n]].pos, rows[1 + n], n + CONV_ROWS >= rows[0]);
+        return;
+    }
+    keep_taps(p.step, p.taps, seq, rows, block - p.kept_blocks);
 }

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use overdraft_plan::{
-    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Footprint, Plan, PlanId, RowSet, StateId,
-    StateSpec, Step, Weights,
+    Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Footprint, Outcome, Plan, PlanId, Resident,
+    RoundId, RoundSpec, RowSet, StateId, StateSpec, Step, Terms, Weights,
 };
 
 use crate::driver::{
@@ -16,6 +16,7 @@ use crate::mirror::Mirror;
 use crate::ops::{self, Cx, commit};
 use crate::outbox::Outbox;
 use crate::plan_memory::{CHOICE_BYTES, PlanMemory};
+use crate::rounds::Rounds;
 use crate::state::StateMemory;
 use crate::step_data::StepLayout;
 use crate::watch::{Span, Watch};
@@ -25,8 +26,8 @@ use crate::weights::{DeviceWeights, fast_kernels};
 const PLANS_BYTES: usize = 256 << 20;
 
 /// A plan, and what was made of it for one state and one place of the buffers.
-struct Prepared {
-    memory: PlanMemory,
+pub(crate) struct Prepared {
+    pub(crate) memory: PlanMemory,
     /// The state it last ran with; a graph and tables are made for one.
     state: Option<StateId>,
     graph: Option<Graph>,
@@ -46,38 +47,38 @@ impl Prepared {
 
 /// Weights, state and plans of one model on one device. Fields are dropped in order: graphs before what they use.
 pub struct Cuda {
-    plans: Vec<Prepared>,
-    states: Vec<StateMemory>,
+    pub(crate) rounds: Rounds,
+    pub(crate) plans: Vec<Prepared>,
+    pub(crate) states: Vec<StateMemory>,
     weights: DeviceWeights,
     /// The buffers all plans take turns with.
     arena: DeviceBuffer,
     counters: DeviceBuffer,
-    /// The last step's data, and what was accepted of it.
-    step: DeviceBuffer,
-    accepted: DeviceBuffer,
-    outbox: Outbox,
-    mirror: Mirror,
-    watch: Option<Watch>,
-    last_run: Option<PlanId>,
+    /// The last step's data.
+    pub(crate) step: DeviceBuffer,
+    pub(crate) outbox: Outbox,
+    pub(crate) mirror: Mirror,
+    pub(crate) watch: Option<Watch>,
+    pub(crate) last_run: Option<PlanId>,
     /// The device may still be at work.
-    is_busy: bool,
+    pub(crate) is_busy: bool,
     /// What went wrong where no result could be returned; the next run returns it.
-    failure: Cell<Option<CudaError>>,
-    queue: Queue,
-    device: Arc<Device>,
+    pub(crate) failure: Cell<Option<CudaError>>,
+    pub(crate) queue: Queue,
+    pub(crate) device: Arc<Device>,
 }
 
 impl Cuda {
     pub fn new(device: Arc<Device>) -> std::result::Result<Self, CudaError> {
         let queue = Queue::new(&device)?;
         Ok(Self {
+            rounds: Rounds::default(),
             plans: Vec::new(),
             states: Vec::new(),
             weights: DeviceWeights::default(),
             arena: DeviceBuffer::new(&device, "activations", 0)?,
             counters: DeviceBuffer::new(&device, "counters", 0)?,
             step: DeviceBuffer::new(&device, "step data", 64 * 1024)?,
-            accepted: DeviceBuffer::new(&device, "accepted rows", 4 * 1024)?,
             outbox: Outbox::default(),
             mirror: Mirror::default(),
             watch: None,
@@ -94,8 +95,9 @@ impl Cuda {
         self.plans[plan.0 as usize].graph.as_ref().map(|g| g.n_nodes)
     }
 
-    fn forget_graphs(&mut self) -> Result<()> {
+    pub(crate) fn forget_graphs(&mut self) -> Result<()> {
         self.drain()?;
+        self.rounds.forget();
         self.plans.iter_mut().for_each(Prepared::forget);
         Ok(())
     }
@@ -108,7 +110,7 @@ impl Cuda {
     }
 
     /// Until everything launched so far is done.
-    fn drain(&mut self) -> Result<()> {
+    pub(crate) fn drain(&mut self) -> Result<()> {
         self.queue.wait()?;
         self.is_busy = false;
         self.outbox.clear();
@@ -178,6 +180,9 @@ impl Cuda {
         if self.outbox.is_full() || self.watch.as_ref().is_some_and(is_unread) {
             self.drain()?;
         }
+        if let Some(watch) = &mut self.watch {
+            watch.leave_rounds(&self.queue)?;
+        }
         let block = self.outbox.take(&self.device, bytes)?;
         // SAFETY: the outbox gives out no block that the device may be reading.
         layout.pack(step, unsafe { block.words_mut() });
@@ -206,11 +211,11 @@ impl Cuda {
         let launch = || {
             Span::around(span, &self.queue, || {
                 ops::launch_all(&cx)?;
+                commit::keep_sure_taps(&cx)?;
                 prepared.choices.iter().enumerate().try_for_each(|(i, here)| {
-                    let Some(here) = here else { return Ok(()) };
-                    let from = cx.base + prepared.memory.choice(Choice(i as u32)) as u64;
-                    // SAFETY: the plan's choices lie in the arena, and `read_choices` waits for the queue.
-                    unsafe { self.queue.fetch(from, here, here.len()) }
+                    let to = here.as_ref().map(|here| here.ptr() as u64);
+                    // Pinned memory has one address for both sides, and `read_choices` waits for the queue.
+                    to.map_or(Ok(()), |to| commit::to_host(&cx, Choice(i as u32), to))
                 })
             })
         };
@@ -232,23 +237,32 @@ impl Cuda {
         Ok(())
     }
 
+    /// What a plan's ops are launched with in a round, whose page tables lie elsewhere.
+    pub(crate) fn cx(&self, id: PlanId, state: StateId, tables: u64) -> Cx<'_> {
+        let (memory, state) = (&self.plans[id.0 as usize].memory, &self.states[state.0 as usize]);
+        let layout = StepLayout::new(memory.plan.bucket, state.pages.len());
+        Cx {
+            gpu: Gpu { device: &self.device, queue: &self.queue },
+            weights: &self.weights,
+            memory,
+            state,
+            step: layout.view(self.step.ptr()).with_tables(tables),
+            base: self.arena.ptr(),
+            counters: self.counters.ptr(),
+            imaged: RefCell::default(),
+            prompt_image: Cell::default(),
+        }
+    }
+
     fn commit_rows(&mut self, id: PlanId, state_id: StateId, step: &Step, paths: &[Vec<u32>]) -> Result<()> {
+        let longest = paths.iter().map(Vec::len).max().unwrap_or(0);
+        if longest == 0 {
+            return Ok(());
+        }
         self.device.make_current()?;
-        if self.outbox.is_full() || self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
+        if self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
             self.drain()?;
         }
-        let bytes = 4 * commit::ACCEPTED * paths.len();
-        if bytes > self.accepted.len() {
-            self.accepted = DeviceBuffer::new(&self.device, "accepted rows", 2 * bytes)?;
-        }
-        let block = self.outbox.take(&self.device, bytes)?;
-        // SAFETY: the outbox gives out no block that the device may be reading.
-        let words = unsafe { block.words_mut() };
-        for (path, words) in paths.iter().zip(words.chunks_exact_mut(commit::ACCEPTED)) {
-            words[0] = path.len() as u32;
-            words[1..][..path.len()].copy_from_slice(path);
-        }
-        let longest = paths.iter().map(Vec::len).max().unwrap_or(0);
         let state = &self.states[state_id.0 as usize];
         let prepared = &mut self.plans[id.0 as usize];
         let layout = StepLayout::new(prepared.memory.plan.bucket, state.pages.len());
@@ -268,11 +282,10 @@ impl Cuda {
         }
         let tables = prepared.tables.as_ref().expect("made above");
         self.is_busy = true;
-        self.queue.send(block, &self.accepted, bytes)?;
         // What the step left is still on the device: sequences, rows and page tables are not sent again.
-        let (accepted, n_seqs) = (self.accepted.ptr(), step.n_seqs().min(paths.len()));
+        let paths = &paths[..step.n_seqs().min(paths.len())];
         let span = self.watch.as_ref().map(|watch| watch.commit.clone());
-        Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, accepted, n_seqs, longest))?;
+        Span::around(span.as_ref(), &self.queue, || commit::commit(&cx, tables, paths, longest))?;
         if let (Some(watch), Some(span)) = (&mut self.watch, &span) {
             watch.launched(span);
         }
@@ -397,5 +410,43 @@ impl Backend for Cuda {
             self.note(Err(e));
             self.mirror.blank_choices(n)
         })
+    }
+
+    fn has_rounds(&self) -> bool {
+        true
+    }
+
+    fn prepare_round(
+        &mut self,
+        spec: RoundSpec,
+        state: StateId,
+    ) -> std::result::Result<RoundId, BackendError> {
+        Ok(self.make_round(spec, state)?)
+    }
+
+    fn set_resident(&mut self, _: StateId, resident: &Resident) -> std::result::Result<(), BackendError> {
+        Ok(self.tell_resident(resident)?)
+    }
+
+    fn set_tables(
+        &mut self,
+        state: StateId,
+        slot: u32,
+        tables: &mut dyn Iterator<Item = &[u32]>,
+    ) -> std::result::Result<(), BackendError> {
+        Ok(self.tell_tables(state, slot, tables)?)
+    }
+
+    fn run_round(
+        &mut self,
+        round: RoundId,
+        _: StateId,
+        terms: &Terms,
+    ) -> std::result::Result<(), BackendError> {
+        Ok(self.ask_for_round(round, terms)?)
+    }
+
+    fn take_outcome(&mut self, outcome: &mut Outcome) -> std::result::Result<(), BackendError> {
+        Ok(self.take_round(outcome)?)
     }
 }

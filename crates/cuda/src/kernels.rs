@@ -43,7 +43,9 @@ const SOURCES: &[(&str, &str)] = sources![
     "recurrent_lone",
     "recurrent_pair",
     "recurrent_walk",
+    "round",
     "route",
+    "sample",
     "top_tokens",
 ];
 
@@ -53,6 +55,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("attention_parts.cuh", include_str!("../kernels/attention_parts.cuh")),
     ("attention_tiles.cuh", include_str!("../kernels/attention_tiles.cuh")),
     ("attention_walk.cuh", include_str!("../kernels/attention_walk.cuh")),
+    ("chance.cuh", include_str!("../kernels/chance.cuh")),
     ("common.cuh", include_str!("../kernels/common.cuh")),
     ("dot.cuh", include_str!("../kernels/dot.cuh")),
     ("expert_tiles.cuh", include_str!("../kernels/expert_tiles.cuh")),
@@ -79,6 +82,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = &[
     ("recurrent_pair.cuh", include_str!("../kernels/recurrent_pair.cuh")),
     ("recurrent_rows.cuh", include_str!("../kernels/recurrent_rows.cuh")),
     ("recurrent_state.cuh", include_str!("../kernels/recurrent_state.cuh")),
+    ("row_cluster.cuh", include_str!("../kernels/row_cluster.cuh")),
     ("step.cuh", include_str!("../kernels/step.cuh")),
 ];
 

@@ -9,6 +9,7 @@ mod ops;
 mod outbox;
 mod plan_memory;
 mod repack;
+mod rounds;
 mod state;
 mod step_data;
 mod watch;

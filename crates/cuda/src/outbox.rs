@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::driver::{Device, PinnedBuffer, Result};
 
-/// A round sends four at most: waiting taps, a draft's block, the rows to verify, what was accepted.
+/// A round sends three at most: waiting taps, a draft's block, the rows to verify.
 const BLOCKS: usize = 8;
 /// Enough for any step but those of many long contexts.
 const SMALLEST: usize = 64 * 1024;

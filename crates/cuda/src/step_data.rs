@@ -1,11 +1,15 @@
 //! A step as the device reads it: one block of words, packed into pinned memory and sent whole. `kernels/step.cuh` has
 //! the same layout.
 
+use overdraft_plan::draw::{Drawing, mix};
 use overdraft_plan::{BUCKETS, GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
 
 /// Rows and sequences are eight words each.
 const RECORD: usize = 8;
 const COUNTS: usize = 8;
+/// Words of what a sequence wants of its draws (`Drawing` of `sample.cu`), and of a token that bias or penalties change.
+pub(crate) const DRAWING: usize = 16;
+const ADJUSTMENT: usize = 3;
 /// Earlier rows that a recurrent row can need.
 const REACH: usize = 2 * GRID;
 /// Marks a place in the kept window among `pasts`; other rows are there with their place among the sequence's rows.
@@ -32,6 +36,11 @@ pub(crate) struct StepView {
 }
 
 impl StepView {
+    /// With page tables that lie elsewhere.
+    pub(crate) fn with_tables(self, tables: u64) -> Self {
+        Self { tables, ..self }
+    }
+
     /// Where the device finds how many rows stand before those of prompts.
     pub(crate) fn written(&self) -> u64 {
         self.counts + 12
@@ -84,13 +93,29 @@ impl StepLayout {
         self.table_at() + self.bucket * self.n_classes
     }
 
-    /// Words the step takes.
-    pub(crate) fn len(&self, step: &Step) -> usize {
+    /// Where draws begin in a step whose page tables lie elsewhere, and words that it takes.
+    pub(crate) fn drawings_without_tables(&self) -> usize {
+        self.tables().next_multiple_of(4)
+    }
+
+    pub(crate) fn len_without_tables(&self) -> usize {
+        self.drawings_without_tables() + self.bucket * DRAWING
+    }
+
+    /// Where the sequences' draws begin, behind the tables: counts[7] says it (0: all are greedy). The tokens they change
+    /// come last.
+    fn drawings(&self, step: &Step) -> usize {
         let tables: usize = (0..step.n_seqs())
             .flat_map(|s| (0..self.n_classes).map(move |c| (s, c)))
             .map(|(s, c)| step.seq(s).table(c).len())
             .sum();
-        self.tables() + tables
+        (self.tables() + tables).next_multiple_of(4)
+    }
+
+    /// Words the step takes.
+    pub(crate) fn len(&self, step: &Step) -> usize {
+        let listed: usize = (0..step.n_seqs()).map(|s| step.seq(s).listed().len()).sum();
+        self.drawings(step) + step.n_seqs() * DRAWING + listed * ADJUSTMENT
     }
 
     pub(crate) fn view(&self, base: u64) -> StepView {
@@ -155,13 +180,55 @@ impl StepLayout {
                 table += pages.len();
             }
         }
+        self.pack_draws(step, words);
     }
+
+    fn pack_draws(&self, step: &Step, words: &mut [u32]) {
+        let drawings = self.drawings(step);
+        words[7] = drawings as u32;
+        let mut at = drawings + step.n_seqs() * DRAWING;
+        for s in 0..step.n_seqs() {
+            let (seq, to) = (step.seq(s), drawings + s * DRAWING);
+            let record = drawing_words(&seq.drawing, at as u32, seq.listed().len() as u32);
+            words[to..][..DRAWING].copy_from_slice(&record);
+            for change in seq.listed() {
+                let counts = change.answered << 1 | change.is_in_prompt as u32;
+                words[at..][..ADJUSTMENT].copy_from_slice(&[change.token, change.bias.to_bits(), counts]);
+                at += ADJUSTMENT;
+            }
+        }
+    }
+}
+
+/// As `Drawing` of `sample.cu`. `listed`: where the tokens lie that it changes, in words of the step, and how many they are.
+pub(crate) fn drawing_words(how: &Drawing, listed: u32, n_listed: u32) -> [u32; DRAWING] {
+    let kind = how.is_greedy() as u32 | (how.has_penalties() as u32) << 1;
+    let (share, seed) = (how.share().unwrap_or(u64::MAX), mix(how.seed));
+    [
+        kind,
+        how.top_k,
+        how.scale().to_bits(),
+        how.least_weight(),
+        share as u32,
+        (share >> 32) as u32,
+        seed as u32,
+        (seed >> 32) as u32,
+        how.choice,
+        how.repetition_penalty.to_bits(),
+        how.frequency_penalty.to_bits(),
+        how.presence_penalty.to_bits(),
+        listed,
+        n_listed,
+        how.reach().to_bits(),
+        0,
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use overdraft_plan::NO_PARENT;
+    use overdraft_plan::draw::Adjustment;
 
     #[test]
     fn a_tree_is_packed_as_the_kernels_read_it() {
@@ -185,6 +252,14 @@ mod tests {
         assert_eq!(words[layout.logit_rows()], leaf);
         assert_eq!(words[layout.seqs()..][..6], [3, 10, 1, 0, 0, 4]);
         assert_eq!(words[layout.table_at()..][..2], [0, 2]);
-        assert_eq!(words[layout.tables()..], [7, 8, 9, 10]);
+        assert_eq!(words[layout.tables()..][..4], [7, 8, 9, 10]);
+        assert_eq!(words[words[7] as usize], 1, "greedy");
+        let change = Adjustment { token: 9, bias: 1.0, answered: 3, is_in_prompt: true };
+        step.draw(s, Drawing { temperature: 0.5, top_k: 20, ..Default::default() }, &[change]);
+        words.resize(layout.len(&step), 0);
+        layout.pack(&step, &mut words);
+        let drawing = &words[words[7] as usize..];
+        assert_eq!(drawing[..6], [0, 20, 2.0f32.to_bits(), 0, u32::MAX, u32::MAX]);
+        assert_eq!(words[drawing[12] as usize..], [9, 1.0f32.to_bits(), 7]);
     }
 }

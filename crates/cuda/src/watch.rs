@@ -44,6 +44,8 @@ pub(crate) struct Watch {
     /// Of commits, which are not graphs.
     pub(crate) commit: Arc<Span>,
     sum: DeviceUse,
+    /// When the last whole round ended, by the device's clock; what is launched by itself is measured apart.
+    round_end: Option<u64>,
 }
 
 impl Watch {
@@ -55,6 +57,7 @@ impl Watch {
             under_way: Vec::new(),
             commit: Span::new(device)?,
             sum: DeviceUse::default(),
+            round_end: None,
         };
         watch.begin(queue)?;
         Ok(watch)
@@ -65,6 +68,18 @@ impl Watch {
         queue.wait()?;
         self.last_end = 0.0;
         Ok(())
+    }
+
+    /// A whole round, from the first of its kernels to the last but the commit, in nanoseconds.
+    pub(crate) fn took_round(&mut self, begun: u64, ended: u64) {
+        let idle = self.round_end.replace(ended).map_or(0, |last| begun.saturating_sub(last));
+        self.sum.idle += Duration::from_nanos(idle);
+        self.sum.busy += Duration::from_nanos(ended.saturating_sub(begun));
+    }
+
+    /// Steps follow on rounds: their time counts from now on. The queue is idle.
+    pub(crate) fn leave_rounds(&mut self, queue: &Queue) -> Result<()> {
+        if self.round_end.take().is_some() { self.begin(queue) } else { Ok(()) }
     }
 
     /// Whether the span's events are still to be read, so that it must not be launched again.

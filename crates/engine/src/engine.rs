@@ -19,6 +19,7 @@ use crate::memory::{Hit, Memory};
 use crate::options::{Options, Speculative};
 use crate::plans::Plans;
 use crate::request::{Bounds, Request, SeqId};
+use crate::resident::Residence;
 use crate::round::{Part, Round};
 use crate::sampling::{History, Sampler};
 use crate::sequence::Sequence;
@@ -133,6 +134,8 @@ pub struct Engine {
     /// What draft passes may lose where several sequences write.
     pub(crate) trials: Trials,
     pub(crate) reach: Reach,
+    /// Rounds that the backend runs by itself.
+    pub(crate) residence: Residence,
     /// How the last sequence to end had come to draft: the next one starts from there.
     pub(crate) policy: Policy,
     pub(crate) calibration: Calibration,
@@ -196,6 +199,7 @@ impl Engine {
             step_sum: Beside::default(),
             trials: Trials::default(),
             reach: Reach::default(),
+            residence: Residence::default(),
             policy,
             calibration: Calibration::default(),
             padding,
@@ -284,7 +288,8 @@ impl Engine {
         self.memory.cached_blocks()
     }
 
-    /// A paused sequence keeps what it has and takes part in no step.
+    /// A paused sequence keeps what it has and takes part in no step. Of a round that was asked for before, it still has the
+    /// tokens.
     pub fn set_paused(&mut self, id: SeqId, is_paused: bool) {
         if let Some(seq) = self.seqs.iter_mut().find(|s| s.id == id) {
             seq.is_paused = is_paused;
@@ -366,14 +371,8 @@ impl Engine {
             None => self.backend.reset_slot(self.state, slot as usize),
         }
         let cached = hit.tokens();
-        let mut history =
-            History::for_tokens(if request.sampling.has_penalties() { limit.min(vocab) } else { 0 });
-        for token in &request.prompt {
-            if request.sampling.has_penalties() {
-                history.prompt(*token);
-            }
-            drafter.committed(*token);
-        }
+        let history = History::new(&request.sampling, &request.prompt, limit.min(vocab));
+        request.prompt.iter().for_each(|token| drafter.committed(*token));
         // Room for its whole life, as for its pages: no step of it allocates.
         let mut tokens = Vec::with_capacity(limit + 1);
         tokens.extend_from_slice(&request.prompt);

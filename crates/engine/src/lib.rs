@@ -15,6 +15,7 @@ mod options;
 mod plans;
 mod propose;
 mod request;
+mod resident;
 mod round;
 pub mod sampling;
 mod schedule;

@@ -42,8 +42,8 @@ pub(crate) struct Ready {
     pub(crate) logits: Act,
     /// Of [`Use::Block`].
     pub(crate) candidates: Option<Choice>,
-    /// The best token of each row of logits, where those are far to read: 1 MB a row for a vocabulary of 250 000.
-    pub(crate) best: Option<Choice>,
+    /// The token drawn from each row of logits, where those are far to read: 1 MB a row for a vocabulary of 250 000.
+    pub(crate) drawn: Option<Choice>,
 }
 
 /// Which plan a step needs.
@@ -111,10 +111,11 @@ impl Plans {
         if let Some(ready) = self.ready.iter().find(is_it) {
             return Ok(*ready);
         }
-        let Recorded { plan, candidates, best } = self.record(used, bucket, written, decoder, draft, backend);
+        let Recorded { plan, candidates, drawn } =
+            self.record(used, bucket, written, decoder, draft, backend);
         let logits = plan.logits;
         let id = backend.prepare(plan)?;
-        let ready = Ready { used, bucket, written, id, logits, candidates, best };
+        let ready = Ready { used, bucket, written, id, logits, candidates, drawn };
         self.ready.push(ready);
         Ok(ready)
     }
@@ -174,8 +175,8 @@ impl Plans {
         };
         plan.written_before_prompts = written;
         let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
-        let best = (of_target && backend.is_far()).then(|| plan.choose_best());
-        Recorded { plan, candidates, best }
+        let drawn = (of_target && (backend.is_far() || backend.has_rounds())).then(|| plan.sample());
+        Recorded { plan, candidates, drawn }
     }
 }
 
@@ -183,5 +184,5 @@ impl Plans {
 struct Recorded {
     plan: Plan,
     candidates: Option<Choice>,
-    best: Option<Choice>,
+    drawn: Option<Choice>,
 }

@@ -64,7 +64,7 @@ impl Engine {
 
     /// The sequences whose draft passes run: of those that ask for one as many as could pay, the most trusted first.
     /// Those that insist always do.
-    fn choose_drafting(&mut self, drafting: &mut Vec<usize>, prompt_rows: usize, room: usize) {
+    pub(crate) fn choose_drafting(&mut self, drafting: &mut Vec<usize>, prompt_rows: usize, room: usize) {
         drafting.clear();
         let asks = |round: &Round| round.decision.is_some_and(|d| d.forward);
         let rounds = &mut self.rounds;

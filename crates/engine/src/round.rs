@@ -1,13 +1,14 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use overdraft_plan::{NO_PARENT, grid_of};
+use overdraft_plan::{NO_PARENT, NO_TOKEN, grid_of};
 
 use crate::engine::Engine;
 use crate::error::{EngineError, Result};
 use crate::event::{Event, Events, Origin, Witness};
 use crate::logprobs::logprobs;
 use crate::plans::{Ready, TREE_ROWS, Use, Wanted};
+use crate::request::SeqId;
 use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
@@ -50,6 +51,17 @@ pub(crate) struct Part {
     scored: Option<usize>,
 }
 
+impl Part {
+    /// Of a round whose rows of logits are the rows themselves.
+    pub(crate) fn of_round(seq: usize, root_row: u32) -> Self {
+        Self { seq, sure: 1, root_row, logits: Some(root_row as usize), scored: None }
+    }
+
+    pub(crate) fn seq(&self) -> usize {
+        self.seq
+    }
+}
+
 impl Engine {
     /// One forward pass over the rows of all sequences, and what came of it. All who write have their rows; prompts are
     /// read in what `schedule` leaves them.
@@ -80,6 +92,9 @@ impl Engine {
     fn step_parts(&mut self, parts: &mut Vec<Part>, events: &mut Events) -> Result<()> {
         let started = self.clock.now();
         let (used, prompt_rows) = self.choose_step();
+        if self.resident_step(used, events)? {
+            return Ok(());
+        }
         self.propose(used, prompt_rows)?;
         let proposed = self.clock.now();
         self.fill_step(parts, used, prompt_rows);
@@ -96,7 +111,7 @@ impl Engine {
         let verified = self.clock.now();
         let mut failed = Vec::new();
         for part in parts.iter() {
-            if let Err(failure) = self.accept(part, &plan, events) {
+            if let Err(failure) = self.accept(part, &plan, None, events) {
                 failed.push(self.seqs[part.seq].id);
                 self.failed.push_back(failure);
             }
@@ -126,6 +141,11 @@ impl Engine {
         for part in parts.iter() {
             self.move_on(part, &phases);
         }
+        self.end_finished(events, &failed)
+    }
+
+    /// The end of those that are over, or that failed.
+    pub(crate) fn end_finished(&mut self, events: &mut Events, failed: &[SeqId]) -> Result<()> {
         for event in &mut events.list {
             if let Some((_, stats)) = &mut event.finish
                 && let Some(last) = self.cancel(event.seq)
@@ -197,10 +217,16 @@ impl Engine {
 
     /// Lays `sure` rows of a sequence, and its tree.
     fn lay_rows(&mut self, index: usize, sure: usize, parts: &mut Vec<Part>) {
+        // A constraint's mask is known only when the step is over.
+        let is_drawn_there =
+            (self.backend.is_far() || self.backend.has_rounds()) && self.rounds[index].tree.gate().is_none();
         let (seq, tree) = (&mut self.seqs[index], &self.rounds[index].tree);
         self.memory.extend(&mut seq.tables, seq.committed + sure + tree.n_drafts());
         let tables = seq.tables.iter().map(|t| t.pages.as_slice());
         let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
+        if is_drawn_there {
+            self.step.draw(s, seq.request.sampling.drawing(), seq.history.listed());
+        }
         let mut root_row = NO_PARENT;
         let is_scored = seq.is_scored();
         let scored = is_scored.then(|| self.step.logit_rows().len());
@@ -222,15 +248,22 @@ impl Engine {
         parts.push(Part { seq: index, sure, root_row, logits, scored });
     }
 
-    /// Draws the target's tokens down the sequence's tree and gives them out.
-    fn accept(&mut self, part: &Part, plan: &Ready, events: &mut Events) -> Result<()> {
+    /// Draws the target's tokens down the sequence's tree and gives them out. `chosen`: what was drawn already, by rows of
+    /// logits.
+    pub(crate) fn accept(
+        &mut self,
+        part: &Part,
+        plan: &Ready,
+        chosen: Option<&[(u32, f32)]>,
+        events: &mut Events,
+    ) -> Result<()> {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         round.verdict.path.clear();
         if part.logits.is_none() && part.scored.is_none() {
             return Ok(());
         }
         let vocab = self.decoder.hyper.vocab;
-        // Read when first asked for: where they are far, a text that takes the best token anyway never asks.
+        // Read when first asked for: where they are far, a text whose tokens were drawn there never asks.
         let all = || self.backend.read(plan.id, plan.logits);
         if let (Some(first), Some(n), Some(scores)) = (part.scored, seq.prompt_logprobs, &mut seq.scores) {
             // A row's logits are of the token behind it.
@@ -240,8 +273,8 @@ impl Engine {
         }
         let Some(first) = part.logits else { return Ok(()) };
         let mut gate = round.tree.gate().take();
-        let best = plan.best.filter(|_| gate.is_none() && seq.request.sampling.takes_the_best());
-        let best = best.map(|choice| self.backend.read_choices(plan.id, choice));
+        let drawn = plan.drawn.filter(|_| gate.is_none());
+        let drawn = chosen.or_else(|| drawn.map(|choice| self.backend.read_choices(plan.id, choice)));
         let tree = &round.tree;
         if let Some(forced) = &mut round.forced {
             forced.begin(tree);
@@ -252,11 +285,10 @@ impl Engine {
             let position = seq.tokens.len() as u32;
             let allowed = gate.as_mut().map(Gate::mask);
             let sampling = &seq.request.sampling;
-            // A row with an infinite logit has no log-probabilities; the sampler knows what to make of it.
-            let best = best.map(|choices| choices[row]).filter(|(_, logprob)| logprob.is_finite());
-            let chosen = best
-                .map(|(token, _)| token)
-                .or_else(|| self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position));
+            let chosen = match drawn {
+                Some(tokens) => Some(tokens[row].0).filter(|token| *token != NO_TOKEN),
+                None => self.sampler.choose_allowed(logits(), allowed, sampling, &seq.history, position),
+            };
             let token = chosen.ok_or(EngineError::Logits { seq: seq.id, position })?;
             let token = round.forced.map_or(token, |forced| forced.token(tree, node, depth, token));
             // What ends the text need not be known to the constraint.
@@ -296,7 +328,7 @@ impl Engine {
     }
 
     /// What a sequence's guesses were worth to it.
-    fn learn(&mut self, part: &Part) {
+    pub(crate) fn learn(&mut self, part: &Part) {
         let round = &mut self.rounds[part.seq];
         let Some(decision) = &round.decision else { return };
         round.drafter.learn(&round.tree, &round.verdict);
@@ -311,7 +343,7 @@ impl Engine {
     }
 
     /// What the draft passes of a step of several sequences were worth to all of them.
-    fn learn_of_passes(&mut self, parts: &[Part]) {
+    pub(crate) fn learn_of_passes(&mut self, parts: &[Part]) {
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         let (Some(plain), Some(step)) =
             (self.cost.step_seconds(writers), self.cost.step_seconds(self.step_sum.rows))
@@ -352,7 +384,7 @@ impl Engine {
         }
     }
 
-    fn move_on(&mut self, part: &Part, phases: &Phases) {
+    pub(crate) fn move_on(&mut self, part: &Part, phases: &Phases) {
         let (seq, round) = (&mut self.seqs[part.seq], &mut self.rounds[part.seq]);
         let was_prompt = seq.in_prompt();
         if was_prompt {

@@ -73,9 +73,7 @@ impl Sequence {
         text: &mut String,
     ) -> Option<Finish> {
         self.stats.generated_tokens += 1;
-        if self.request.sampling.has_penalties() {
-            self.history.answer(token);
-        }
+        self.history.answer(token);
         self.tokens.push(token);
         if self.request.stop_ids.contains(&token) {
             self.text.finish(text);

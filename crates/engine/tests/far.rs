@@ -1,4 +1,4 @@
-//! Where logits lie in another memory, a text that takes the best token anyway never has them copied, and is the same text.
+//! Where logits lie in another memory, tokens are drawn there: the logits are never copied, and the text is the same.
 
 mod common;
 
@@ -87,19 +87,28 @@ fn texts(engine: &mut Engine, jobs: &[(Request, Option<usize>)]) -> Vec<Vec<u32>
 }
 
 #[test]
-fn a_text_that_takes_the_best_token_never_reads_logits_from_afar() {
+fn tokens_are_drawn_where_logits_lie_and_are_those_that_the_host_would_draw() {
     let greedy = Sampling { temperature: 0.0, ..Default::default() };
     let sampled = Sampling { temperature: 0.8, seed: 3, ..Default::default() };
-    let penalised = Sampling { repetition_penalty: 1.3, ..greedy.clone() };
+    let penalised = Sampling { repetition_penalty: 1.3, bias: vec![(40, 1.5)], ..greedy.clone() };
+    let all = Sampling {
+        top_k: 30,
+        top_p: 0.95,
+        min_p: 0.01,
+        frequency_penalty: 0.3,
+        presence_penalty: 0.2,
+        choice: 2,
+        ..sampled.clone()
+    };
     // What is asked for, and whether its logits must be seen.
     let rows = [
         ("greedy", vec![(&greedy, None), (&greedy, None)], false),
         ("greedy with log-probabilities", vec![(&greedy, Some(2))], true),
-        ("penalised", vec![(&penalised, None)], true),
-        ("sampled", vec![(&sampled, None)], true),
-        ("greedy beside sampled", vec![(&greedy, None), (&sampled, None)], true),
+        ("penalised", vec![(&penalised, None), (&all, None)], false),
+        ("sampled", vec![(&sampled, None)], false),
+        ("sampled with log-probabilities", vec![(&sampled, None), (&all, Some(1))], true),
     ];
-    for (draft_mode, rows) in [(Mode::Off, &rows[..1]), (Mode::Tree, &rows[..])] {
+    for (draft_mode, rows) in [(Mode::Off, &rows[..3]), (Mode::Tree, &rows[..])] {
         for (what, wishes, is_seen) in rows {
             let [near, far] = [false, true].map(|is_far| {
                 let reads = Arc::new(AtomicUsize::new(0));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::plan::{Act, Choice, Plan};
+use crate::round::{Outcome, Resident, RoundId, RoundSpec, Terms};
 use crate::state::StateSpec;
 use crate::step::{Step, StepError};
 use crate::weights::Weights;
@@ -106,7 +107,8 @@ pub trait Backend: Send {
 
     /// Makes rows of the last run permanent that were not sure: `paths` holds, for each sequence of the step, the
     /// accepted rows after its sure ones, each the child of the one before. Their keys, values and recurrent rows
-    /// move to the places of their positions, and the taps of all accepted rows join those that wait.
+    /// move to the places of their positions, and the taps of all accepted rows join those that wait (those of sure rows
+    /// may have joined at the end of the run).
     fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]);
 
     /// The buffer as the last run of any plan, which must have been this one's, left it: its rows times its width.
@@ -114,4 +116,46 @@ pub trait Backend: Send {
 
     /// The choices as the last run, which must have been this plan's, left them.
     fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)];
+
+    /// Whether it has the calls below: whole rounds with no host between their parts.
+    fn has_rounds(&self) -> bool {
+        false
+    }
+
+    /// Makes a round of plans that were prepared, for one state.
+    fn prepare_round(&mut self, _spec: RoundSpec, _state: StateId) -> Result<RoundId, BackendError> {
+        Err(no_rounds())
+    }
+
+    /// Says what a sequence is that takes part in rounds from now on, in place of what was known of its slot. No round is
+    /// under way, and one has been prepared.
+    fn set_resident(&mut self, _state: StateId, _resident: &Resident) -> Result<(), BackendError> {
+        Err(no_rounds())
+    }
+
+    /// Says which pages a slot has from the next round on, by retention class: all that rounds asked for by then can touch.
+    fn set_tables(
+        &mut self,
+        _state: StateId,
+        _slot: u32,
+        _tables: &mut dyn Iterator<Item = &[u32]>,
+    ) -> Result<(), BackendError> {
+        Err(no_rounds())
+    }
+
+    /// Has a round run behind those asked for before. At most two wait to be taken.
+    fn run_round(&mut self, _round: RoundId, _state: StateId, _terms: &Terms) -> Result<(), BackendError> {
+        Err(no_rounds())
+    }
+
+    /// What became of the oldest round that was not taken yet, once it is over. Where no other was asked for since, the
+    /// buffers of its verify can be read as after a run.
+    fn take_outcome(&mut self, _outcome: &mut Outcome) -> Result<(), BackendError> {
+        Err(no_rounds())
+    }
+}
+
+fn no_rounds() -> BackendError {
+    let (what, why) = ("rounds of its own".into(), "it runs plans only".into());
+    BackendError::Unsupported { what, why }
 }

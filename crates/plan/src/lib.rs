@@ -5,17 +5,27 @@
 //! of the plan, so a plan is recorded once and replayed forever.
 
 mod backend;
+mod defined_rounds;
+pub mod draw;
 mod op;
 mod plan;
 mod recorder;
+mod round;
+mod round_definition;
 mod state;
 mod step;
 mod weights;
 
 pub use backend::{Backend, BackendError, DeviceUse, Footprint, PlanId, StateId};
+pub use defined_rounds::DefinedRounds;
 pub use op::*;
 pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;
+pub use round::{
+    Fate, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_STOP_IDS, Member, Outcome, Resident, RoundId,
+    RoundNode, RoundSpec, Terms,
+};
+pub use round_definition::{HostRounds, accept, cut, grow};
 pub use state::{
     AttentionState, CONV_ROWS, GRID, KvType, LayerState, MAX_DRAFT_DEPTH, NO_PAGE, PAGE, RecurrentState,
     Retention, StateSpec, TAP_ROWS, WINDOW_ROWS, grid_of,

@@ -115,7 +115,17 @@ pub enum Op {
         logits: Act,
         choice: Choice,
     },
+    /// The token that each row's sequence draws ([`crate::Step::draw`]) at the position behind the row, to the bit as
+    /// [`crate::draw::Sampler`] does it, and its distance from the best. Drafted ancestors of the row count as answered.
+    /// [`NO_TOKEN`] where no logit is finite.
+    Sample {
+        logits: Act,
+        choice: Choice,
+    },
 }
+
+/// What [`Op::Sample`] chooses where there is nothing to choose; its distance is infinite.
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Norms each head of q and k, rotates them, and writes k and v to the layer's pages. In place on `q`, which is absent
 /// where rows only enter the context (a draft's).

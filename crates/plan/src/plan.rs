@@ -59,11 +59,11 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Adds the choice of each logit row's best token, to be made where the logits lie.
-    pub fn choose_best(&mut self) -> Choice {
+    /// Adds the draw of each logit row's token, to be made where the logits lie.
+    pub fn sample(&mut self) -> Choice {
         self.choices.push(ActSpec { width: 1, rows: RowSet::Logits });
         let choice = Choice(self.choices.len() as u32 - 1);
-        self.ops.push(Op::TopTokens { logits: self.logits, choice });
+        self.ops.push(Op::Sample { logits: self.logits, choice });
         choice
     }
 

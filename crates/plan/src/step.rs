@@ -5,6 +5,7 @@
 //! prompt chunk, or the root of a draft tree): the step writes them to kept state. The rest stay in scratch until
 //! a commit.
 
+use crate::draw::{Adjustment, Drawing};
 use crate::op::Op;
 use crate::plan::Plan;
 use crate::state::{GRID, MAX_DRAFT_DEPTH, NO_PAGE, PAGE, WINDOW_ROWS, grid_of};
@@ -46,6 +47,9 @@ struct Seq {
     /// One range of `tables` per retention class.
     tables: Vec<(usize, usize)>,
     rows: Vec<u32>,
+    drawing: Drawing,
+    /// A range of `adjustments`.
+    listed: (usize, usize),
 }
 
 /// One step's rows. Kept and refilled, so that steady decoding allocates nothing.
@@ -55,6 +59,7 @@ pub struct Step {
     seqs: Vec<Seq>,
     n_seqs: usize,
     tables: Vec<u32>,
+    adjustments: Vec<Adjustment>,
     logit_rows: Vec<u32>,
     /// Where the rows of prompts begin, if there are any.
     prompts_at: Option<usize>,
@@ -72,6 +77,8 @@ pub struct SeqView<'a> {
     pub stored_grid: u32,
     /// Its rows as step row indices, parents before children; row at local index `i` is `rows[i]`.
     pub rows: &'a [u32],
+    /// How its tokens are drawn by [`Op::Sample`].
+    pub drawing: Drawing,
     step: &'a Step,
     index: usize,
 }
@@ -86,6 +93,12 @@ impl SeqView<'_> {
     pub fn table(&self, class: usize) -> &[u32] {
         let (start, end) = self.step.seqs[self.index].tables[class];
         &self.step.tables[start..end]
+    }
+
+    /// What bias and penalties know of its tokens up to its last sure row, by token.
+    pub fn listed(&self) -> &[Adjustment] {
+        let (start, end) = self.step.seqs[self.index].listed;
+        &self.step.adjustments[start..end]
     }
 
     /// The physical page of `class` that holds `slot_pos`.
@@ -114,12 +127,21 @@ impl RowView<'_> {
         let sure_end = self.seq.sure_end();
         if pos < sure_end { pos } else { self.path[(pos - sure_end) as usize] }
     }
+
+    /// Tokens of the row's path past the sure rows, its own the last.
+    pub fn drafted(&self) -> impl Iterator<Item = u32> {
+        let slots = (self.seq.sure_end()..=self.row.pos).map(|pos| self.slot_of(pos));
+        slots
+            .map(|slot| self.seq.rows[(slot - self.seq.committed) as usize])
+            .map(|row| self.seq.step.rows[row as usize].token)
+    }
 }
 
 impl Step {
     pub fn clear(&mut self) {
         self.rows.clear();
         self.tables.clear();
+        self.adjustments.clear();
         self.logit_rows.clear();
         self.n_seqs = 0;
         self.prompts_at = None;
@@ -142,10 +164,13 @@ impl Step {
                 stored_grid: 0,
                 tables: Vec::new(),
                 rows: Vec::new(),
+                drawing: Drawing::default(),
+                listed: (0, 0),
             });
         }
         let seq = &mut self.seqs[self.n_seqs];
         (seq.slot, seq.committed, seq.n_sure, seq.stored_grid) = (slot, committed, n_sure, stored_grid);
+        (seq.drawing, seq.listed) = (Drawing::default(), (0, 0));
         seq.rows.clear();
         seq.tables.clear();
         for table in tables {
@@ -155,6 +180,15 @@ impl Step {
         }
         self.n_seqs += 1;
         self.n_seqs as u32 - 1
+    }
+
+    /// How [`Op::Sample`] draws the sequence's tokens; without this, greedily. `listed`: what bias and penalties know of its tokens up to its last
+    /// sure row, by token, each once.
+    pub fn draw(&mut self, seq: u32, drawing: Drawing, listed: &[Adjustment]) {
+        let start = self.adjustments.len();
+        self.adjustments.extend_from_slice(listed);
+        let seq = &mut self.seqs[seq as usize];
+        (seq.drawing, seq.listed) = (drawing, (start, start + listed.len()));
     }
 
     /// Adds a row below `parent` (a row index, or [`NO_PARENT`] for the sequence's first). Returns its index.
@@ -206,6 +240,7 @@ impl Step {
             n_sure: s.n_sure,
             stored_grid: s.stored_grid,
             rows: &s.rows,
+            drawing: s.drawing,
             step: self,
             index,
         }
@@ -301,6 +336,9 @@ impl Step {
             if recurrent && !reachable {
                 return fail("its stored recurrent state is not one the kept window can carry on from");
             }
+            if !seq.listed().is_sorted_by(|a, b| a.token < b.token) {
+                return fail("what is known of its tokens must be in their order, each once");
+            }
             if (0..s).any(|other| self.shares_state(s, other)) {
                 return fail("two sequences of a step have the same slot, or write to the same page");
             }
@@ -354,6 +392,28 @@ mod tests {
         assert_eq!((9..=12).map(|p| deep.slot_of(p)).collect::<Vec<_>>(), [9, 10, 11, 13]);
         let sibling = step.view(2);
         assert_eq!((9..=11).map(|p| sibling.slot_of(p)).collect::<Vec<_>>(), [9, 10, 12]);
+    }
+
+    #[test]
+    fn a_row_knows_what_was_drafted_above_it() {
+        let step = tree();
+        for (row, drafted) in [(0, &[][..]), (1, &[6]), (2, &[7]), (3, &[6, 8])] {
+            assert_eq!(step.view(row).drafted().collect::<Vec<_>>(), drafted, "row {row}");
+        }
+    }
+
+    #[test]
+    fn a_sequence_draws_as_it_was_told_in_this_step_only() {
+        let mut step = tree();
+        let entry = |token| Adjustment { token, bias: 1.0, ..Default::default() };
+        step.draw(0, Drawing { temperature: 1.0, ..Default::default() }, &[entry(3), entry(9)]);
+        assert_eq!(step.validate(&plan(4), 100, 1, &[2]), Ok(()));
+        assert_eq!(step.seq(0).listed(), [entry(3), entry(9)]);
+        step.draw(0, Drawing::default(), &[entry(9), entry(3)]);
+        assert!(step.validate(&plan(4), 100, 1, &[2]).is_err(), "out of order");
+        step.clear();
+        step.add_seq(0, 10, 1, 0, std::iter::once([0u32, 1].as_slice()));
+        assert!(step.seq(0).drawing.is_greedy() && step.seq(0).listed().is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use overdraft_formats::DType;
+use overdraft_plan::draw::{Adjustment, Drawing};
 use overdraft_plan::{
     Act, Choice, KvType, LayerState, Matrix, MatrixId, Op, Plan, Recorder, Retention, VectorId, Weights,
 };
@@ -30,10 +31,11 @@ pub enum Kind {
     LoadTaps,
     Concat,
     TopTokens,
+    Sample,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Self::Embed,
         Self::Norm,
         Self::Select,
@@ -52,6 +54,7 @@ impl Kind {
         Self::LoadTaps,
         Self::Concat,
         Self::TopTokens,
+        Self::Sample,
     ];
 
     pub fn of(op: &Op) -> Self {
@@ -74,6 +77,7 @@ impl Kind {
             Op::LoadTaps { .. } => Self::LoadTaps,
             Op::Concat { .. } => Self::Concat,
             Op::TopTokens { .. } => Self::TopTokens,
+            Op::Sample { .. } => Self::Sample,
         }
     }
 
@@ -127,6 +131,10 @@ pub struct Case {
     pub depends_on_steps: bool,
     /// Its rows are those of prompts, for a backend that has kernels of their own for them.
     pub is_prompt: bool,
+    /// Rows of a step at most: those of a large vocabulary take a megabyte each.
+    pub most_rows: usize,
+    /// How tokens are drawn, and what bias and penalties know: sequences take turns with them.
+    pub draws: Vec<(Drawing, Vec<Adjustment>)>,
     record: Box<Record>,
 }
 
@@ -195,6 +203,8 @@ impl CaseBuilder {
                 tap_width: 0,
                 depends_on_steps: false,
                 is_prompt: false,
+                most_rows: usize::MAX,
+                draws: Vec::new(),
                 record: Box::new(|_| Observed::default()),
             },
         }
@@ -264,6 +274,14 @@ impl CaseBuilder {
 
     pub fn logits_every(&mut self, rows: u32) {
         self.case.logits_every = rows;
+    }
+
+    pub fn draw(&mut self, drawing: Drawing, listed: Vec<Adjustment>) {
+        self.case.draws.push((drawing, listed));
+    }
+
+    pub fn most_rows(&mut self, rows: usize) {
+        self.case.most_rows = rows;
     }
 
     pub fn tap_width(&mut self, width: usize) {

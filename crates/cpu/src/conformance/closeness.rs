@@ -128,7 +128,10 @@ pub fn distance(case: &Case, backend: Box<dyn Backend>) -> Result<Distance, Fail
         (3, 17, Order::Interleaved),
         (64, 1, Order::Apart),
         (33, 40, Order::Interleaved),
-    ] {
+    ]
+    .into_iter()
+    .filter(|(first, second, _)| first + second <= case.most_rows)
+    {
         let (first, second) = (draw(first), draw(second));
         let parts = [Part::chain(0, &first), Part::chain(1, &second)];
         both(if second.is_empty() { &parts[..1] } else { &parts }, order)?;

@@ -181,8 +181,10 @@ impl<'c> Session<'c> {
         for choice in &observed.choices {
             let spec = plan.choices[choice.0 as usize];
             let chosen = self.backend.read_choices(*id, *choice);
+            // Infinities would hide all else in a distance.
+            let weight = |w: f32| if w.is_infinite() { f32::copysign(64.0, w) } else { w };
             let chosen: Vec<f32> =
-                chosen.iter().flat_map(|c| [c.0 as i32 as f32 * INDEX_STEP, c.1]).collect();
+                chosen.iter().flat_map(|c| [c.0 as i32 as f32 * INDEX_STEP, weight(c.1)]).collect();
             deal(ActSpec { width: 2 * spec.width, ..spec }, &chosen);
         }
         outputs
@@ -199,6 +201,9 @@ impl<'c> Session<'c> {
             let (slot, n_sure) = (self.slot(part.seq) as u32, part.n_sure() as u32);
             let tables = tables.iter().map(Vec::as_slice);
             seqs.push(step.add_seq(slot, seq.committed, n_sure, seq.stored_grid, tables));
+            if let Some((drawing, listed)) = self.case.draws.iter().cycle().nth(part.seq) {
+                step.draw(seqs[seqs.len() - 1], *drawing, listed);
+            }
         }
         let mut rows: Vec<Vec<u32>> = vec![Vec::new(); parts.len()];
         let written_rows = |n: usize| parts[..n].iter().map(|p| p.tokens.len()).sum::<usize>();

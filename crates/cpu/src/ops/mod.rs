@@ -10,6 +10,7 @@ pub(crate) mod recurrent;
 mod recurrent_groups;
 mod recurrent_prepare;
 mod row_ops;
+mod sample;
 pub(crate) mod thread_buffer;
 mod top_tokens;
 
@@ -195,6 +196,7 @@ pub(crate) fn execute(op: &Op, cx: &Cx<'_>, scratch: &mut OpScratch, state: &mut
         Op::LoadTaps { out } => row_ops::load_taps(cx, state, *out),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => top_tokens::run(cx, &mut scratch.slices, *logits, *choice),
+        Op::Sample { logits, choice } => sample::run(cx, *logits, *choice),
     }
 }
 

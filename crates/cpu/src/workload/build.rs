@@ -1,6 +1,7 @@
 //! Ops whose rows know nothing of each other.
 
 use overdraft_formats::{Bytes, DType};
+use overdraft_plan::draw::Drawing;
 use overdraft_plan::{
     ExpertAdd, ExpertGlu, Glu, LinearOut, Matrix, MatrixId, Op, Recorder, RmsNorm, Route, RouteRule,
 };
@@ -90,6 +91,18 @@ pub(super) fn build(kind: Kind, size: &Size) -> Workload {
                 let (logits, choice) = (r.logit_act(d[0]), r.logit_choice(d[1]));
                 r.push(Op::Select { x, out: logits });
                 (0..n).for_each(|_| r.push(Op::TopTokens { logits, choice }));
+            })
+        }
+        // Top-k of so many, and top-p: what the makers of most models advise.
+        Kind::Sample => {
+            let logits = b.input(d[0], 3.0);
+            let drawing = Drawing { temperature: 0.7, top_k: d[1] as u32, top_p: 0.8, ..Default::default() };
+            b.draw(drawing, Vec::new());
+            finish(b, size, LIGHT_COPIES / 4, cost(0, 4 * d[0] + 8, 0), move |r, n| {
+                let x = logits.record(r);
+                let (logits, choice) = (r.logit_act(d[0]), r.logit_choice(1));
+                r.push(Op::Select { x, out: logits });
+                (0..n).for_each(|_| r.push(Op::Sample { logits, choice }));
             })
         }
         Kind::Attention
@@ -216,6 +229,7 @@ pub(super) fn finish(
         classes: case.classes,
         kv: case.kv,
         tap_width: case.tap_width,
+        drawing: case.draws.first().map(|d| d.0),
         depth: size.depth,
         record: Box::new(record),
         cost: Box::new(cost),

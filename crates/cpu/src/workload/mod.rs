@@ -8,6 +8,7 @@ mod runner;
 use std::sync::Arc;
 
 use overdraft_formats::DType;
+use overdraft_plan::draw::Drawing;
 use overdraft_plan::{KvType, LayerState, Recorder, Retention, Weights};
 
 use crate::conformance::Kind;
@@ -34,7 +35,7 @@ const fn op(
 
 /// Every op of the vocabulary. Default sizes are those of an 8 B model, and of a 27 B hybrid's recurrent layers.
 #[rustfmt::skip]
-pub const OPS: [OpSpec; 18] = [
+pub const OPS: [OpSpec; 19] = [
     op(Kind::Linear,           "linear",            true,  &[("outputs", 4096), ("inputs", 4096)]),
     op(Kind::LinearAdd,        "linear-add",        true,  &[("outputs", 4096), ("inputs", 4096)]),
     op(Kind::LinearGlu,        "linear-glu",        true,  &[("outputs", 12288), ("inputs", 4096)]),
@@ -53,6 +54,7 @@ pub const OPS: [OpSpec; 18] = [
     op(Kind::LoadTaps,         "load-taps",         false, &[("taps", 5), ("width", 4096)]),
     op(Kind::Concat,           "concat",            false, &[("parts", 5), ("width", 4096)]),
     op(Kind::TopTokens,        "top-tokens",        false, &[("tokens", 151_936), ("chosen", 16)]),
+    op(Kind::Sample,           "sample",            false, &[("tokens", 151_936), ("chosen", 20)]),
 ];
 
 /// The op of this name; `_` is as good as `-`.
@@ -112,6 +114,8 @@ pub struct Workload {
     classes: Vec<Retention>,
     kv: KvType,
     tap_width: usize,
+    /// How tokens are drawn, for the op that does.
+    drawing: Option<Drawing>,
     depth: usize,
     /// Records the inputs, then so many copies.
     record: Box<Record>,

@@ -85,6 +85,9 @@ impl<'w> Runner<'w> {
         self.step.clear();
         let tables = self.workload.classes.iter().map(|_| self.pages.as_slice());
         let seq = self.step.add_seq(0, self.committed, sure as u32, self.stored_grid, tables);
+        if let Some(drawing) = self.workload.drawing {
+            self.step.draw(seq, drawing, &[]);
+        }
         let mut parent = NO_PARENT;
         for i in 0..self.rows as u32 {
             // Not token 0, whose inputs are zeros.

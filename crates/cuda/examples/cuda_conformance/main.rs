@@ -3,6 +3,7 @@
 //!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
 //!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
+//!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!
 //! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there.
@@ -15,6 +16,7 @@
 mod common;
 mod fixtures;
 mod ops;
+mod rounds;
 mod steps;
 
 use std::process::ExitCode;
@@ -42,9 +44,10 @@ fn main() -> ExitCode {
     let passed = match args.first().map(String::as_str) {
         Some("ops") => ops::run(&device, &args[1..]),
         Some("fixtures") => fixtures::run(&device),
+        Some("rounds") => rounds::run(&device, &args[1..]),
         Some("steps") => steps::run(&device, &args[1..]),
         _ => {
-            println!("one of: ops, fixtures, steps");
+            println!("one of: ops, fixtures, rounds, steps");
             false
         }
     };

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use overdraft_cuda::{Cuda, Device};
 use overdraft_models::{Checkpoint, Decoder, RecordOptions};
+use overdraft_plan::draw::Drawing;
 use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
 const REPEATS: usize = 30;
@@ -28,8 +29,21 @@ const KINDS: [(&str, Belongs); 8] = [
     ("recurrent", |op| matches!(op, Op::RecurrentPrepare(_) | Op::Recurrent(_) | Op::GatedNorm { .. })),
     ("attention", |op| matches!(op, Op::AttentionPrepare(_) | Op::Attention(_))),
     ("its prepare", |op| matches!(op, Op::AttentionPrepare(_))),
-    ("top tokens", |op| matches!(op, Op::TopTokens { .. })),
+    ("sample", |op| matches!(op, Op::Sample { .. })),
 ];
+
+/// As the makers of Qwen models advise.
+const DRAWING: Drawing = Drawing {
+    temperature: 0.7,
+    top_k: 20,
+    top_p: 0.8,
+    min_p: 0.0,
+    repetition_penalty: 1.0,
+    frequency_penalty: 0.0,
+    presence_penalty: 0.0,
+    seed: 1,
+    choice: 0,
+};
 
 struct Timed {
     cuda: Cuda,
@@ -49,7 +63,7 @@ impl Timed {
             speculative: bucket > 1 && bucket <= 64,
         };
         let mut plan = self.decoder.record(options);
-        plan.choose_best();
+        plan.sample();
         plan
     }
 
@@ -84,6 +98,7 @@ impl Timed {
         let grid = if committed == 0 { 0 } else { grid_of(committed as u32 - 1) };
         let tables = (0..self.n_classes).map(|_| self.table.as_slice());
         let s = step.add_seq(0, committed as u32, n_sure, grid, tables);
+        step.draw(s, DRAWING, &[]);
         let mut last = NO_PARENT;
         for r in 0..rows {
             // Drafts in rows of 16 below the root, so that no path is too deep.
@@ -104,6 +119,7 @@ impl Timed {
             let table: Vec<u32> = self.table.iter().map(|page| page + slot as u32 * n).collect();
             let tables = (0..self.n_classes).map(|_| table.as_slice());
             let s = step.add_seq(slot as u32, committed as u32, 1, grid_of(committed as u32 - 1), tables);
+            step.draw(s, DRAWING, &[]);
             let row = step.push(s, slot as u32, NO_PARENT);
             step.want_logits(row);
         }

@@ -37,6 +37,12 @@ impl Event {
         self.event
     }
 
+    /// Until it is reached.
+    pub(crate) fn wait(&self) -> Result<()> {
+        // SAFETY: a live event.
+        check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.event) })
+    }
+
     /// Milliseconds from `earlier` to this one, of the device's clock, in steps of about half a microsecond. Both have
     /// been reached.
     pub(crate) fn since(&self, earlier: &Self) -> Result<f32> {

@@ -21,6 +21,8 @@ pub(crate) struct Queue {
     /// Programmatic dependent launch: the next kernel's blocks start while this one's last still run.
     overlaps: bool,
     is_capturing: Cell<bool>,
+    /// The next launch begins when all before it is done.
+    is_apart: Cell<bool>,
 }
 
 // SAFETY: a stream may be used from any thread with the context current, one at a time, which `&mut`-less `Queue` in an
@@ -33,7 +35,19 @@ impl Queue {
         let mut stream = std::ptr::null_mut();
         // SAFETY: a context is current; `stream` receives the handle. Non-blocking: nothing waits for the default stream.
         check("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut stream, 1) })?;
-        Ok(Self { device: device.clone(), stream, overlaps: device.sm >= 90, is_capturing: Cell::new(false) })
+        Ok(Self {
+            device: device.clone(),
+            stream,
+            overlaps: device.sm >= 90,
+            is_capturing: Cell::new(false),
+            is_apart: Cell::new(false),
+        })
+    }
+
+    /// No block of the next kernel comes in before the last one of those before it is done: for one that makes what others
+    /// read before they wait.
+    pub(crate) fn set_apart(&self) {
+        self.is_apart.set(true);
     }
 
     pub(crate) fn launch<P: KernelParams>(
@@ -63,7 +77,7 @@ impl Queue {
             sharedMemBytes: shared_bytes as u32,
             hStream: self.stream,
             attrs: &mut attribute,
-            numAttrs: u32::from(self.overlaps),
+            numAttrs: u32::from(self.overlaps && !self.is_apart.take()),
         };
         let mut arguments: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
         // SAFETY: the kernel takes one parameter of P's layout (P's promise), which the driver copies before returning;
@@ -91,6 +105,40 @@ impl Queue {
         // SAFETY: `to` has room (asserted); the rest is the caller's promise.
         let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to.ptr().cast(), from, len, self.stream) };
         check("cuMemcpyDtoHAsync", result)
+    }
+
+    /// Copies `len` bytes between device addresses.
+    ///
+    /// # Safety
+    /// Both begin ranges of `len` bytes of live device buffers that do not overlap.
+    pub(crate) unsafe fn copy(&self, from: u64, to: u64, len: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len, self.stream) })
+    }
+
+    /// Copies `len` bytes of pinned memory from byte `at` on.
+    ///
+    /// # Safety
+    /// Nobody writes them before the queue has come to this copy.
+    pub(crate) unsafe fn send_part(
+        &self,
+        from: &PinnedBuffer,
+        at: usize,
+        to: &DeviceBuffer,
+        to_at: usize,
+        len: usize,
+    ) -> Result<()> {
+        assert!(
+            at + len <= from.len() && to_at + len <= to.len(),
+            "{len} at {at} of {} to {to_at} of {}",
+            from.len(),
+            to.len()
+        );
+        // SAFETY: in bounds (asserted); the rest is the caller's promise.
+        let result = unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to.ptr() + to_at as u64, from.ptr().add(at).cast(), len, self.stream)
+        };
+        check("cuMemcpyHtoDAsync", result)
     }
 
     pub(crate) fn clear(&self, buffer: &DeviceBuffer, from: usize, len: usize) -> Result<()> {

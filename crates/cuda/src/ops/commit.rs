@@ -1,26 +1,36 @@
-//! Accepted rows become permanent, in attention layers as in recurrent ones, and their taps wait for the draft.
+//! What a step leaves behind: accepted rows become permanent, in attention layers as in recurrent ones, their taps wait for
+//! the draft, and what was chosen comes to the host.
 
-use overdraft_plan::{MAX_DRAFT_DEPTH, TAP_ROWS};
+use overdraft_plan::{Choice, MAX_DRAFT_DEPTH, TAP_ROWS};
 
 use super::recurrent::KeptLayer;
 use super::{Cx, kernel_params};
 use crate::driver::{DeviceBuffer, Result};
+use crate::plan_memory::CHOICE_BYTES;
 use crate::step_data::StepView;
 
-/// `MAX_TAPS` of `commit.cu`.
+/// `MAX_TAPS` and `MAX_SEQS` of `commit.cu`.
 pub(crate) const MAX_TAPS: usize = 16;
-/// Words a sequence's accepted rows take: how many, and which.
-pub(crate) const ACCEPTED: usize = 1 + MAX_DRAFT_DEPTH;
+const MAX_SEQS: usize = 64;
+/// How many rows of a sequence were accepted, and which.
+pub(crate) type Accepted = [u16; 1 + MAX_DRAFT_DEPTH];
 
-kernel_params!(TableParams { step: StepView, accepted: u64, layers: u64 });
-kernel_params!(TapParams {
+kernel_params!(Taps { kept: u64, width: u32, n: u32, acts: [u64; MAX_TAPS], widths: [u32; MAX_TAPS] });
+kernel_params!(ToHostParams { counts: u64, from: u64, to: u64, words: u32, pad: u32 });
+kernel_params!(SureTapParams { step: StepView, taps: Taps });
+kernel_params!(CommitParams {
     step: StepView,
-    accepted: u64,
-    taps: u64,
-    width: u32,
-    n: u32,
-    acts: [u64; MAX_TAPS],
-    widths: [u32; MAX_TAPS],
+    taps: Taps,
+    kv: u64,
+    kept: u64,
+    kv_blocks: u32,
+    planes: u32,
+    kept_blocks: u32,
+    longest: u32,
+    first: u32,
+    pad: u32,
+    found: u64,
+    accepted: [Accepted; MAX_SEQS],
 });
 
 /// What a plan's commit touches, as tables on the device: made once for a plan, a state and a place of the arena.
@@ -62,37 +72,79 @@ impl CommitTables {
     }
 }
 
-/// `accepted`: address of [`ACCEPTED`] words for each of the step's `n_seqs` sequences; `longest`: the most rows any has.
-pub(crate) fn commit(
-    cx: &Cx<'_>,
-    tables: &CommitTables,
-    accepted: u64,
-    n_seqs: usize,
-    longest: usize,
-) -> Result<()> {
-    let plan = cx.plan();
-    if longest > 0 {
-        let params = TableParams { step: cx.step, accepted, layers: tables.kv.ptr() };
-        let grid = [tables.n_kv, 2 * tables.max_kv_heads, n_seqs];
-        cx.launch(("commit", "commit_kv"), grid, 256, 0, &params)?;
-        let params = TableParams { layers: tables.kept.ptr(), ..params };
-        cx.launch(("commit", "commit_recurrent"), [tables.n_kept, longest, n_seqs], 256, 0, &params)?;
+/// `paths`: the accepted rows of each of the step's sequences; `longest`: the most that any has.
+pub(crate) fn commit(cx: &Cx<'_>, tables: &CommitTables, paths: &[Vec<u32>], longest: usize) -> Result<()> {
+    for (chunk, paths) in paths.chunks(MAX_SEQS).enumerate() {
+        let mut params = params(cx, tables, longest);
+        params.first = (chunk * MAX_SEQS) as u32;
+        for (path, accepted) in paths.iter().zip(&mut params.accepted) {
+            // Both below the largest bucket, which half a word holds.
+            accepted[0] = path.len() as u16;
+            accepted[1..].iter_mut().zip(path).for_each(|(to, row)| *to = *row as u16);
+        }
+        launch(cx, &params, paths.len())?;
     }
-    // Without a draft nobody waits for taps, though a plan may have some to be read.
-    if plan.taps.is_empty() || cx.state.tap_width == 0 {
+    Ok(())
+}
+
+/// The same of a step of at most `n_seqs` sequences whose accepted rows the device has found, as [`Accepted`] of each.
+pub(crate) fn commit_found(cx: &Cx<'_>, tables: &CommitTables, found: u64, n_seqs: usize) -> Result<()> {
+    launch(cx, &CommitParams { found, ..params(cx, tables, MAX_DRAFT_DEPTH) }, n_seqs)
+}
+
+fn params(cx: &Cx<'_>, tables: &CommitTables, longest: usize) -> CommitParams {
+    let planes = 2 * tables.max_kv_heads;
+    CommitParams {
+        step: cx.step,
+        taps: taps(cx),
+        kv: tables.kv.ptr(),
+        kept: tables.kept.ptr(),
+        kv_blocks: (tables.n_kv * planes) as u32,
+        planes: planes as u32,
+        kept_blocks: (tables.n_kept * longest) as u32,
+        longest: longest as u32,
+        first: 0,
+        pad: 0,
+        found: 0,
+        accepted: [[0; 1 + MAX_DRAFT_DEPTH]; MAX_SEQS],
+    }
+}
+
+fn launch(cx: &Cx<'_>, params: &CommitParams, n_seqs: usize) -> Result<()> {
+    let taps = if params.taps.n > 0 { TAP_ROWS } else { 0 };
+    let blocks = (params.kv_blocks + params.kept_blocks) as usize + taps;
+    cx.launch(("commit", "commit"), [blocks, n_seqs, 1], 256, 0, params)
+}
+
+/// Taps of sure rows wait for the draft from the end of the step on, so that a round that accepts nothing has nothing to
+/// commit. Part of the step's graph: for as many sequences as there can be.
+pub(crate) fn keep_sure_taps(cx: &Cx<'_>) -> Result<()> {
+    let taps = taps(cx);
+    if taps.n == 0 {
         return Ok(());
     }
-    let mut params = TapParams {
-        step: cx.step,
-        accepted,
-        taps: cx.state.taps.ptr(),
-        width: cx.state.tap_width as u32,
-        n: plan.taps.len() as u32,
-        acts: [0; MAX_TAPS],
-        widths: [0; MAX_TAPS],
-    };
-    for ((act, width), tap) in params.acts.iter_mut().zip(&mut params.widths).zip(&plan.taps) {
-        (*act, *width) = (cx.act(*tap), cx.width(*tap) as u32);
+    let n_seqs = cx.state.slots.min(cx.plan().bucket);
+    cx.launch(("commit", "sure_taps"), [TAP_ROWS, n_seqs, 1], 256, 0, &SureTapParams { step: cx.step, taps })
+}
+
+/// A choice by rows of logits, to memory of the host that the device can write.
+pub(crate) fn to_host(cx: &Cx<'_>, choice: Choice, to: u64) -> Result<()> {
+    let words = (CHOICE_BYTES / 4 * cx.k(choice)) as u32;
+    let most = words as usize * cx.plan().logit_rows;
+    let params = ToHostParams { counts: cx.step.counts, from: cx.choice(choice), to, words, pad: 0 };
+    cx.launch(("commit", "to_host"), [most.div_ceil(256).min(16), 1, 1], 256, 0, &params)
+}
+
+/// What a plan taps. Without a draft nobody waits for it, though a plan may have some to be read.
+fn taps(cx: &Cx<'_>) -> Taps {
+    let (kept, width) = (cx.state.taps.ptr(), cx.state.tap_width as u32);
+    let mut taps = Taps { kept, width, n: 0, acts: [0; MAX_TAPS], widths: [0; MAX_TAPS] };
+    if width > 0 {
+        let tapped = &cx.plan().taps;
+        taps.n = tapped.len() as u32;
+        for ((act, width), tap) in taps.acts.iter_mut().zip(&mut taps.widths).zip(tapped) {
+            (*act, *width) = (cx.act(*tap), cx.width(*tap) as u32);
+        }
     }
-    cx.launch(("commit", "commit_taps"), [TAP_ROWS, n_seqs, 1], 256, 0, &params)
+    taps
 }

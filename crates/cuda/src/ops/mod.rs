@@ -8,6 +8,7 @@ mod linear;
 pub(crate) mod prompt_linear;
 pub(crate) mod recurrent;
 mod row_ops;
+mod sample;
 
 use std::cell::{Cell, RefCell};
 
@@ -38,6 +39,11 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
+    /// For another launch of all ops, which finds no image made.
+    pub(crate) fn again(&self) -> Self {
+        Self { imaged: RefCell::default(), prompt_image: Cell::default(), ..*self }
+    }
+
     pub(crate) fn plan(&self) -> &Plan {
         &self.memory.plan
     }
@@ -138,7 +144,7 @@ fn written(op: &Op) -> Vec<Act> {
         Op::Recurrent(r) => vec![r.delta, r.out],
         Op::ExpertGlu(e) => vec![e.out],
         Op::ExpertAdd(e) => vec![e.parts, e.stream],
-        Op::Route(_) | Op::TopTokens { .. } => Vec::new(),
+        Op::Route(_) | Op::TopTokens { .. } | Op::Sample { .. } => Vec::new(),
     }
 }
 
@@ -171,6 +177,10 @@ pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
         }
         Op::Concat { xs, .. } if xs.len() > row_ops::MAX_XS => {
             refuse("a concatenation", format!("it has {} parts, at most {}", xs.len(), row_ops::MAX_XS))
+        }
+        Op::Sample { logits, .. } if plan.act(*logits).width > sample::MAX_VOCAB => {
+            let vocab = plan.act(*logits).width;
+            refuse("the draw of tokens", format!("there are {vocab}, at most {}", sample::MAX_VOCAB))
         }
         _ if plan.taps.len() > commit::MAX_TAPS => {
             refuse("taps", format!("there are {}, at most {}", plan.taps.len(), commit::MAX_TAPS))
@@ -219,6 +229,7 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::LoadTaps { out } => row_ops::load_taps(cx, *out),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),
+        Op::Sample { logits, choice } => sample::sample(cx, *logits, *choice),
     }
 }
 

@@ -9,8 +9,9 @@ use crate::step_data::StepView;
 
 /// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
 const MAX_NORM_CHUNKS: usize = 8192;
-/// Blocks of a row in `top_tokens.cu`, where there are clusters.
-const TOP_RANKS: usize = 8;
+/// Blocks of a row in `row_cluster.cuh`, where there are clusters, and threads of a block.
+const RANKS: usize = 8;
+pub(super) const ROW_THREADS: u32 = 512;
 /// `MAX_XS` of `copies.cu`.
 pub(crate) const MAX_XS: usize = 16;
 
@@ -152,7 +153,11 @@ pub(super) fn top_tokens(cx: &Cx<'_>, logits: Act, choice: Choice) -> Result<()>
         vocab: cx.width(logits) as u32,
         k: cx.k(choice) as u32,
     };
-    let n_blocks = if cx.gpu.device.sm >= 90 { TOP_RANKS } else { 1 };
-    let grid = [n_blocks * cx.capacity(logits) as usize, 1, 1];
-    cx.launch(("top_tokens", "top_tokens"), grid, 1024, 0, &params)
+    cx.launch(("top_tokens", "top_tokens"), row_blocks(cx, logits), ROW_THREADS, 0, &params)
+}
+
+/// The grid of a kernel that reads rows of logits by clusters.
+pub(super) fn row_blocks(cx: &Cx<'_>, logits: Act) -> [usize; 3] {
+    let n_blocks = if cx.gpu.device.sm >= 90 { RANKS } else { 1 };
+    [n_blocks * cx.capacity(logits) as usize, 1, 1]
 }

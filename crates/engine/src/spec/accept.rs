@@ -78,9 +78,8 @@ mod tests {
     }
 
     impl Text {
-        fn new() -> Self {
-            let mut history = History::default();
-            PROMPT.iter().for_each(|t| history.prompt(*t));
+        fn new(sampling: &Sampling) -> Self {
+            let history = History::new(sampling, &PROMPT, VOCAB);
             Self { tokens: PROMPT.to_vec(), history, sampler: Sampler::default(), logits: Vec::new() }
         }
 
@@ -104,7 +103,7 @@ mod tests {
     }
 
     fn plain(sampling: &Sampling, n: usize) -> Vec<u32> {
-        let mut text = Text::new();
+        let mut text = Text::new(sampling);
         for _ in 0..n {
             text.next(sampling);
         }
@@ -136,7 +135,7 @@ mod tests {
         let mut random = Random(77);
         // No limit on ids, to see that the walk alone never accepts one that the target cannot draw.
         let mut tree = TokenTree::new(u32::MAX);
-        let (mut text, mut verdict, mut accepted) = (Text::new(), Verdict::default(), 0);
+        let (mut text, mut verdict, mut accepted) = (Text::new(sampling), Verdict::default(), 0);
         text.next(sampling);
         for _ in 0..rounds {
             let done = text.tokens.len();
@@ -167,7 +166,8 @@ mod tests {
     fn a_walk_that_accepts_without_asking_is_caught() {
         let sampling = &samplings()[1];
         let truth = plain(sampling, 2000);
-        let (mut text, mut random, mut tree) = (Text::new(), Random(77), TokenTree::new(VOCAB as u32));
+        let (mut text, mut random, mut tree) =
+            (Text::new(sampling), Random(77), TokenTree::new(VOCAB as u32));
         for _ in 0..100 {
             let done = text.tokens.len();
             tree.clear(text.tokens[done - 1]);
@@ -185,7 +185,8 @@ mod tests {
         let truth = plain(sampling, 4000);
         // Nothing but the draw differs, and with no lean at all the text is plain decoding's.
         for lean in [0.0, 0.2, 1.0] {
-            let (mut text, mut random, mut tree) = (Text::new(), Random(77), TokenTree::new(VOCAB as u32));
+            let (mut text, mut random, mut tree) =
+                (Text::new(sampling), Random(77), TokenTree::new(VOCAB as u32));
             let mut verdict = Verdict::default();
             text.next(sampling);
             for _ in 0..600 {
@@ -195,7 +196,9 @@ mod tests {
                 let draw = |node, _| {
                     let children = tree.nodes().iter().filter(|n| n.parent == node && n.depth > 0);
                     let bias = children.map(|n| (n.token, lean)).collect();
-                    Ok::<_, ()>((text.next(&Sampling { bias, ..sampling.clone() }), false))
+                    let leaning = Sampling { bias, ..sampling.clone() };
+                    text.history = History::new(&leaning, &PROMPT, VOCAB);
+                    Ok::<_, ()>((text.next(&leaning), false))
                 };
                 walk(&tree, &mut verdict, draw).unwrap();
             }

@@ -80,6 +80,11 @@ impl Calibration {
         if believed.is_nan() { f32::NEG_INFINITY } else { believed.min(0.0) }
     }
 
+    /// What is added to the draft's log-probabilities, by depth from 1.
+    pub fn trust_in_draft(&self) -> [f32; MAX_DRAFT_DEPTH] {
+        self.draft.log_factors
+    }
+
     /// The factor on probabilities of `source` at `depth` (from 1).
     pub fn factor(&self, source: Source, depth: u32) -> f64 {
         let depth = (depth.max(1) as usize).min(MAX_DRAFT_DEPTH);

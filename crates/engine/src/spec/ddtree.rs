@@ -210,6 +210,35 @@ mod tests {
     }
 
     #[test]
+    fn a_round_of_the_backend_is_defined_to_grow_the_same_tree() {
+        use overdraft_plan::{MAX_STOP_IDS, Member, NO_TOKEN, Resident};
+        let resident = Resident {
+            slot: 0,
+            committed: 5,
+            injected: 5,
+            stored_grid: 0,
+            root: 3,
+            limit: 1000,
+            stop_ids: [NO_TOKEN; MAX_STOP_IDS],
+            drawing: Default::default(),
+            is_active: true,
+        };
+        let mut random = Random(12);
+        for _ in 0..40 {
+            let candidates = random_candidates(&mut random, 12, 9, false);
+            for (is_chain, nodes) in [(true, 7), (true, 20), (false, 1), (false, 15), (false, 63)] {
+                let trust = Calibration::default().trust_in_draft();
+                let member = Member { slot: 0, nodes, depth: 16, is_chain, is_fixed: true, trust };
+                let defined = overdraft_plan::grow(&resident, &member, &candidates.concat(), 12);
+                let tree = grow(&candidates, if is_chain { 1 } else { usize::MAX }, nodes as usize);
+                let grown = tree.nodes()[1..].iter().map(|n| (n.parent, n.token, n.logp, n.log_weight));
+                let defined = defined[1..].iter().map(|n| (n.parent, n.token, n.logp, n.log_weight));
+                assert!(grown.eq(defined), "{nodes} nodes, chain: {is_chain}");
+            }
+        }
+    }
+
+    #[test]
     fn every_budget_takes_the_heaviest_paths_ties_by_rank() {
         let mut random = Random(5);
         for round in 0..60 {

@@ -55,6 +55,11 @@ pub trait Drafter {
     /// Whether it can propose without one.
     fn proposes_unaided(&self) -> bool;
 
+    /// Tokens expected of what it would propose without one at this place of the text.
+    fn unaided_tokens(&self) -> f64 {
+        0.0
+    }
+
     /// Fills the tree and cuts it where `growth` says.
     fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast;
 
@@ -136,6 +141,16 @@ impl Drafter for BlockDraft {
 
     fn proposes_unaided(&self) -> bool {
         self.ngram.is_some()
+    }
+
+    fn unaided_tokens(&self) -> f64 {
+        let path = self.ngram.iter().flat_map(NGramIndex::propose).zip(1..);
+        let believed = path.map(|((_, logp), depth)| self.calibration.believe(Source::NGram, depth, logp));
+        let weights = believed.scan(0.0, |sum, logp| {
+            *sum += logp;
+            Some(f64::from(*sum).exp())
+        });
+        weights.sum()
     }
 
     fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {

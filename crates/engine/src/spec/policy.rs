@@ -65,6 +65,10 @@ impl Round {
         self.limit == 0
     }
 
+    pub fn is_chain(&self) -> bool {
+        self.shape == Shape::Chain
+    }
+
     /// How far its tree may grow where the sequences of a step decide [together](super::together).
     pub fn offer(&self) -> Growth<'static> {
         if self.is_fixed { Growth::Fixed(self.limit) } else { Growth::Offer(self.limit) }

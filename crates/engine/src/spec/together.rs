@@ -3,6 +3,8 @@
 //! Each sequence alone would see the others' rows as they are without drafts; eight that each think so fill the step
 //! with rows that only one of them could have had cheaply.
 
+use overdraft_plan::Terms;
+
 use super::budget::Beside;
 use super::cost::CostModel;
 use super::tree::MAX_DRAFTS;
@@ -59,6 +61,22 @@ impl Together<'_> {
             }
         }
         best
+    }
+
+    /// The same for a round that is cut where it runs: what each count of rows is worth, those that are there anyway included.
+    /// Returns how many there can be.
+    pub fn price_rows(&self, terms: &mut Terms) -> usize {
+        terms.hedge = if self.sure.tokens > 1.0 { HEDGE as f32 } else { 1.0 };
+        let most = self.sure.rows + self.most_nodes();
+        for (rows, (gain, price)) in terms.gain.iter_mut().zip(&mut terms.price).enumerate() {
+            let seconds = self.cost.step_seconds(rows.max(1)).filter(|_| rows <= most);
+            let seconds = seconds.map_or(f64::INFINITY, |seconds| seconds + self.draft_seconds);
+            (*gain, *price) = match self.rate {
+                Some(rate) => (1.0, (rate * seconds) as f32),
+                None => ((1.0 / seconds) as f32, 0.0),
+            };
+        }
+        most
     }
 
     /// Whether so many draft passes, of at most `depth` tokens each, could pay for an excellent draft. Where costs are

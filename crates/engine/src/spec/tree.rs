@@ -62,6 +62,11 @@ impl TokenTree {
         Self { max_depth: depth.min(MAX_DRAFT_DEPTH) as u32, max_drafts: nodes.min(MAX_DRAFTS), ..self }
     }
 
+    /// How deep it may be, and how many drafted nodes it may hold.
+    pub(crate) fn most(&self) -> (u32, usize) {
+        (self.max_depth, self.max_drafts)
+    }
+
     /// A tree that holds only what a constraint allows.
     pub fn gated(self, gate: Option<Gate>) -> Self {
         Self { gate, ..self }

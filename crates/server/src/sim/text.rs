@@ -59,8 +59,8 @@ pub(crate) fn alone(
     (classes, is_recurrent): (&[Retention], bool),
 ) -> (Vec<u32>, End) {
     let mut prefix = request.prompt.clone();
-    let (mut history, mut sampler) = (History::default(), Sampler::default());
-    prefix.iter().for_each(|t| history.prompt(*t));
+    let mut history = History::new(&request.sampling, &prefix, VOCAB);
+    let mut sampler = Sampler::default();
     let mut row = vec![0.0; VOCAB];
     let mut mask = vec![0u32; VOCAB / 32];
     let n = prefix.len();

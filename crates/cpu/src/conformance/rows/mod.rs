@@ -6,6 +6,7 @@ mod experts;
 mod linear;
 mod recurrent;
 mod row_ops;
+mod sample;
 
 use super::case::{Case, Kind};
 
@@ -30,5 +31,6 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         Kind::LoadTaps => draft::load_taps(),
         Kind::Concat => draft::concats(),
         Kind::TopTokens => draft::top_tokens(),
+        Kind::Sample => sample::samples(),
     }
 }

@@ -1,0 +1,163 @@
+//! Whole rounds on the device: their texts are those of plain decoding, their trees those of the definition over the same plans,
+//! and how long they take.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use overdraft_cuda::{Cuda, Device};
+use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
+use overdraft_formats::tokenizer::Specials;
+use overdraft_models::{Checkpoint, Decoder, Draft};
+use overdraft_plan::{Backend, DefinedRounds};
+
+const TOKENS: usize = 160;
+/// Texts at once.
+const MOST: usize = 16;
+const REPEATS: usize = 3;
+const PROMPTS: [&str; 5] = [
+    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    "<|im_start|>user\nWrite a Python function `read_json`.<|im_end|>\n<|im_start|>assistant\n",
+    "import os\nimport sys\n\n\nclass FileCache:\n    def __init__(self, path):\n",
+    "x",
+    "def is_prime(n):\n",
+];
+const MODES: [(Mode, Option<usize>); 5] = [
+    (Mode::Chain, Some(7)),
+    (Mode::Tree, Some(15)),
+    (Mode::Tree, Some(31)),
+    (Mode::Tree, None),
+    (Mode::Auto, None),
+];
+
+struct Pair<'a> {
+    device: &'a Arc<Device>,
+    target: &'a str,
+    draft: &'a str,
+}
+
+impl Pair<'_> {
+    fn engine(&self, (draft_mode, budget): (Mode, Option<usize>), witness: Witness, defined: bool) -> Engine {
+        let target = Checkpoint::open(Path::new(self.target)).unwrap();
+        let tokenizer = Arc::new(target.tokenizer().unwrap());
+        let mut decoder = Decoder::load(&target, |_, _| {}).unwrap();
+        let draft = Checkpoint::open(Path::new(self.draft)).unwrap();
+        let draft = Draft::load(&draft, &mut decoder).unwrap();
+        let cuda = Cuda::new(self.device.clone()).unwrap();
+        let backend: Box<dyn Backend> =
+            if defined { Box::new(DefinedRounds::new(cuda)) } else { Box::new(cuda) };
+        let config =
+            EngineConfig { context: 1024, max_seqs: MOST, draft_mode, budget, witness, ..Default::default() };
+        Engine::new(decoder, Some(draft), tokenizer, backend, config).unwrap()
+    }
+}
+
+/// Tokens of each text with what they were drawn from, and the figures of all.
+type Written = (Vec<Vec<(u32, Option<u64>)>>, Stats);
+
+/// The prompts together to their ends; each comes a step after the one before.
+fn write(engine: &mut Engine, n: usize, sampling: &Sampling) -> Written {
+    let mut ids = Vec::new();
+    let mut written: Written = (vec![Vec::new(); n], Stats::default());
+    while ids.len() < n || !engine.is_idle() {
+        if ids.len() < n {
+            let prompt = PROMPTS[ids.len() % PROMPTS.len()];
+            let request = Request {
+                prompt: engine.tokenizer().encode(prompt, Specials::Parse),
+                max_tokens: TOKENS,
+                sampling: sampling.clone(),
+                stop_ids: vec![],
+                stop_strings: vec![],
+            };
+            ids.push(engine.admit(request).unwrap());
+        }
+        for event in engine.step().unwrap() {
+            let at = ids.iter().position(|id| *id == event.seq).unwrap();
+            written.0[at].push((event.token, event.fingerprint));
+            if let Some((_, stats)) = event.finish {
+                written.1.add(&stats);
+            }
+        }
+    }
+    written
+}
+
+fn tokens(written: &Written) -> Vec<Vec<u32>> {
+    written.0.iter().map(|text| text.iter().map(|t| t.0).collect()).collect()
+}
+
+/// `TARGET.gguf DRAFT.gguf`
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
+    let [target, draft] = args else {
+        println!("rounds TARGET.gguf DRAFT.gguf");
+        return false;
+    };
+    let pair = Pair { device, target, draft };
+    let mut passed = true;
+    let greedy = Sampling::default();
+    let drawn = Sampling { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() };
+    // Texts at once, how their tokens are chosen, and modes.
+    let rows = [
+        (1, &drawn, &MODES[1..2]),
+        (1, &greedy, &MODES[..]),
+        (5, &drawn, &MODES[1..2]),
+        (5, &greedy, &MODES[1..2]),
+        (MOST, &drawn, &MODES[1..2]),
+        (MOST, &greedy, &MODES[3..]),
+    ];
+    for (n, sampling, modes) in rows {
+        let plain = write(&mut pair.engine((Mode::Off, None), Witness::Fingerprints, false), n, sampling);
+        for mode in modes {
+            let mode = *mode;
+            let seen = write(&mut pair.engine(mode, Witness::Fingerprints, false), n, sampling);
+            let mut engine = pair.engine(mode, Witness::None, false);
+            let ahead = write(&mut engine, n, sampling);
+            let defined = write(&mut pair.engine(mode, Witness::None, true), n, sampling);
+            let counts = |w: &Written| (w.1.rounds, w.1.drafted, w.1.accepted);
+            let same =
+                seen.0 == plain.0 && tokens(&ahead) == tokens(&plain) && tokens(&defined) == tokens(&plain);
+            // What a fixed count of nodes brings does not depend on what rows cost.
+            let alike = n > 1 || mode.1.is_none() || counts(&ahead) == counts(&defined);
+            passed &= same && alike;
+            let verdict = if same && alike { "ok" } else { "FAILED" };
+            let kind = if sampling.temperature > 0.0 { "drawn" } else { "greedy" };
+            println!(
+                "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?}",
+                counts(&ahead),
+                counts(&defined)
+            );
+            if same {
+                time(&mut engine, n, sampling);
+            }
+        }
+    }
+    passed
+}
+
+fn time(engine: &mut Engine, n: usize, sampling: &Sampling) {
+    let mut runs: Vec<(f64, f64, f64, f64)> = (0..REPEATS)
+        .map(|_| {
+            engine.watch_device().unwrap();
+            let started = Instant::now();
+            let stats = write(engine, n, sampling).1;
+            let seconds = started.elapsed().as_secs_f64();
+            let used = engine.watch_device().unwrap().unwrap_or_default();
+            let us = |d: std::time::Duration| d.as_secs_f64() * 1e6 / stats.rounds as f64;
+            let idle = used.idle.as_secs_f64() / (used.idle + used.busy).as_secs_f64();
+            (
+                us(stats.generation_time),
+                us(stats.phases.propose),
+                idle,
+                stats.generated_tokens as f64 / seconds,
+            )
+        })
+        .collect();
+    runs.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (round, propose, idle, rate) = runs[REPEATS / 2];
+    let (least, most) = (runs[0].0, runs[REPEATS - 1].0);
+    println!(
+        "  a round {round:.0} us ({least:.0} to {most:.0}), the draft's part {propose:.0}; idle {:.1} %; {rate:.0} tok/s",
+        100.0 * idle
+    );
+}

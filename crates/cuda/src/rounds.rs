@@ -1,0 +1,412 @@
+//! Whole rounds as one graph: the plans of a draft and a target with kernels between them that make each step's data from what
+//! the one before left (`kernels/round.cu`). The host sends what it has a say in, and reads outcomes from pinned memory.
+
+use std::collections::VecDeque;
+
+use overdraft_plan::{
+    Fate, MAX_DRAFT_DEPTH, MAX_RESIDENTS, MAX_ROUND_ROWS, NO_PARENT, NO_TOKEN, Outcome, PAGE, PlanId,
+    Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
+};
+
+use crate::backend::Cuda;
+use crate::driver::{CudaError, DeviceBuffer, Event, Graph, PinnedBuffer, Result};
+use crate::linear::Gpu;
+use crate::ops::commit::{self, Accepted, CommitTables};
+use crate::ops::{self, Cx, kernel_params};
+use crate::plan_memory::CHOICE_BYTES;
+use crate::step_data::{DRAWING, StepLayout, StepView, drawing_words};
+
+/// Outcomes and terms that have places of their own: more than are asked for and not taken. `RING` of `round.cu`, which
+/// counts rounds too.
+const RING: usize = 4;
+/// Words of `Resident`, `Terms`, `Outcome` and `Between` of `round.cu`, and of parts of them.
+const RESIDENT: usize = 16 + DRAWING;
+const MEMBER: usize = 8 + MAX_DRAFT_DEPTH;
+const WORTHS: usize = MAX_ROUND_ROWS + 4;
+const TERMS: usize = 4 + 2 * WORTHS + MAX_RESIDENTS * MEMBER;
+const FATES: usize = 12;
+const FATE: usize = 8;
+const NODES: usize = FATES + MAX_RESIDENTS * FATE;
+const NODE: usize = 6;
+const OUTCOME: usize = NODES + MAX_ROUND_ROWS * NODE;
+const BETWEEN: usize = 6 + 2 * MAX_ROUND_ROWS;
+/// Candidates of a sequence that `round_tree` has room for.
+const CANDIDATES: usize = MAX_DRAFT_DEPTH * 16;
+/// `Trees` of `round.cu`.
+const TREE_BYTES: usize = 8 * (MAX_ROUND_ROWS + 1)
+    + MAX_RESIDENTS
+        * (4 * CANDIDATES + 4 * MAX_DRAFT_DEPTH + 7 * MAX_ROUND_ROWS + 2 + MAX_ROUND_ROWS * MAX_DRAFT_DEPTH);
+
+kernel_params!(RoundParams {
+    step: StepView,
+    residents: u64,
+    terms: u64,
+    sent: u64,
+    between: u64,
+    choices: u64,
+    outcomes: u64,
+    accepted: u64,
+    block: u32,
+    mask_token: u32,
+    depths: u32,
+    k: u32,
+    first_member: u32,
+    most_members: u32,
+    rows: u32,
+    max_pages: u32,
+    seqs: u32,
+    drawings: u32,
+});
+
+struct Prepared {
+    spec: RoundSpec,
+    state: StateId,
+    /// Its kernels are loaded, which a capture may not do.
+    has_run: bool,
+    graph: Option<Graph>,
+    tables: Option<CommitTables>,
+    /// How many rounds had been asked for when it was last one of them.
+    last_asked: usize,
+}
+
+struct RoundMemory {
+    /// By slot.
+    residents: DeviceBuffer,
+    /// `[slot, class, max_pages]`
+    tables: DeviceBuffer,
+    max_pages: usize,
+    terms: DeviceBuffer,
+    between: DeviceBuffer,
+    accepted: DeviceBuffer,
+    /// Of all sequences, where one pass of the draft is not for all of them.
+    candidates: DeviceBuffer,
+    /// Terms as kernels read them, and outcomes as they write them.
+    sent: PinnedBuffer,
+    outcomes: PinnedBuffer,
+    done: [Event; RING],
+}
+
+/// Graphs come before what they use.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    prepared: Vec<Prepared>,
+    memory: Option<RoundMemory>,
+    /// Rounds asked for and not yet taken, with the plan each verified by.
+    under_way: VecDeque<PlanId>,
+    /// Rounds asked for so far.
+    asked: usize,
+}
+
+/// Graphs kept at most: each has a node for every launch of three plans.
+const GRAPHS: usize = 32;
+
+impl Rounds {
+    /// Makes room for another graph. The driver keeps one that still runs until it is done.
+    fn forget_oldest(&mut self) {
+        let kept = || self.prepared.iter().filter(|r| r.graph.is_some());
+        if kept().count() < GRAPHS {
+            return;
+        }
+        if let Some(oldest) = kept().map(|r| r.last_asked).min() {
+            self.prepared.iter_mut().filter(|r| r.last_asked == oldest).for_each(|r| r.graph = None);
+        }
+    }
+
+    /// Buffers have moved.
+    pub(crate) fn forget(&mut self) {
+        for round in &mut self.prepared {
+            (round.graph, round.tables, round.has_run) = (None, None, false);
+        }
+    }
+}
+
+impl RoundMemory {
+    fn new(gpu: Gpu<'_>, slots: usize, n_classes: usize, positions: usize) -> Result<Self> {
+        let device = gpu.device;
+        let between = DeviceBuffer::new(device, "a round", 4 * BETWEEN)?;
+        gpu.queue.clear(&between, 0, 4 * BETWEEN)?;
+        let buffer = |what, words: usize| DeviceBuffer::new(device, what, 4 * words);
+        let max_pages = positions.div_ceil(PAGE);
+        let event = || Event::new(device);
+        Ok(Self {
+            residents: buffer("residents", slots * RESIDENT)?,
+            tables: buffer("page tables", slots * n_classes * max_pages)?,
+            max_pages,
+            terms: buffer("terms of a round", TERMS)?,
+            between,
+            accepted: DeviceBuffer::new(device, "accepted rows", size_of::<Accepted>() * MAX_RESIDENTS)?,
+            candidates: DeviceBuffer::new(device, "candidates", CHOICE_BYTES * CANDIDATES * MAX_RESIDENTS)?,
+            sent: PinnedBuffer::new(device, 4 * TERMS * RING)?,
+            outcomes: PinnedBuffer::new(device, 4 * OUTCOME * RING)?,
+            done: [event()?, event()?, event()?, event()?],
+        })
+    }
+}
+
+impl Cuda {
+    pub(crate) fn make_round(&mut self, spec: RoundSpec, state: StateId) -> Result<RoundId> {
+        self.device.make_current()?;
+        let (kept, rounds) = (&self.states[state.0 as usize], &self.rounds.prepared);
+        let is_for_another = rounds.iter().any(|r| r.state != state || r.spec.positions != spec.positions);
+        let refuse = |why: String| Err(CudaError::Unsupported { what: "a round".into(), why });
+        if is_for_another {
+            return refuse("it is for another state than those before it".into());
+        }
+        if spec.seqs > MAX_RESIDENTS || spec.depths * spec.n_candidates > CANDIDATES {
+            return refuse(format!(
+                "{} sequences of {} depths with {} candidates each, at most {MAX_RESIDENTS} and {CANDIDATES} of both",
+                spec.seqs, spec.depths, spec.n_candidates
+            ));
+        }
+        if self.rounds.memory.is_none() {
+            let memory = RoundMemory::new(
+                Gpu { device: &self.device, queue: &self.queue },
+                kept.slots,
+                kept.pages.len(),
+                spec.positions,
+            )?;
+            self.rounds.memory = Some(memory);
+        }
+        self.rounds.prepared.push(Prepared {
+            spec,
+            state,
+            has_run: false,
+            graph: None,
+            tables: None,
+            last_asked: 0,
+        });
+        Ok(RoundId(self.rounds.prepared.len() as u32 - 1))
+    }
+
+    /// Sends words to where the rounds find them, behind what was asked for before.
+    fn tell(
+        &mut self,
+        words: impl Fn(&mut [u32]) -> usize,
+        at: usize,
+        n: usize,
+        is_table: bool,
+    ) -> Result<()> {
+        self.device.make_current()?;
+        if self.outbox.is_full() {
+            self.drain()?;
+        }
+        let Some(memory) = &self.rounds.memory else { return Err(no_round()) };
+        let block = self.outbox.take(&self.device, 4 * n)?;
+        // SAFETY: the outbox gives out no block that the device may be reading.
+        let filled = words(unsafe { block.words_mut() });
+        let to = if is_table { &memory.tables } else { &memory.residents };
+        self.is_busy = true;
+        // SAFETY: as above; the block is used again only once the queue has been waited for.
+        unsafe { self.queue.send_part(block, 0, to, 4 * at, 4 * filled) }
+    }
+
+    pub(crate) fn tell_resident(&mut self, r: &Resident) -> Result<()> {
+        let known = [r.committed, r.injected, r.stored_grid, r.root, r.limit, u32::from(r.is_active), 0, 0];
+        let fill = |words: &mut [u32]| {
+            words[..8].copy_from_slice(&known);
+            words[8..16].copy_from_slice(&r.stop_ids);
+            words[16..RESIDENT].copy_from_slice(&drawing_words(&r.drawing, 0, 0));
+            RESIDENT
+        };
+        self.tell(fill, r.slot as usize * RESIDENT, RESIDENT, false)
+    }
+
+    pub(crate) fn tell_tables(
+        &mut self,
+        state: StateId,
+        slot: u32,
+        tables: &mut dyn Iterator<Item = &[u32]>,
+    ) -> Result<()> {
+        let n_classes = self.states[state.0 as usize].pages.len();
+        let max_pages = self.rounds.memory.as_ref().map_or(0, |m| m.max_pages);
+        for (class, table) in tables.enumerate().take(n_classes) {
+            let table = &table[..table.len().min(max_pages)];
+            let fill = |words: &mut [u32]| {
+                words[..table.len()].copy_from_slice(table);
+                table.len()
+            };
+            self.tell(fill, (slot as usize * n_classes + class) * max_pages, table.len(), true)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn ask_for_round(&mut self, id: RoundId, terms: &Terms) -> Result<()> {
+        self.device.make_current()?;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        let Prepared { spec, state, .. } = self.rounds.prepared[id.0 as usize];
+        let n_classes = self.states[state.0 as usize].pages.len();
+        let words = |plan: PlanId| {
+            let bucket = self.plans[plan.0 as usize].memory.plan.bucket;
+            StepLayout::new(bucket, n_classes).len_without_tables()
+        };
+        let bytes = 4 * [spec.inject, spec.block, spec.verify].map(words).into_iter().max().unwrap_or(0);
+        if bytes > self.step.len() {
+            self.forget_graphs()?;
+            self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
+        }
+        if self.rounds.under_way.len() == RING {
+            return Err(CudaError::Unsupported {
+                what: "another round".into(),
+                why: format!("{RING} wait to be taken"),
+            });
+        }
+        let place = self.rounds.asked % RING;
+        self.rounds.asked += 1;
+        let Some(memory) = &mut self.rounds.memory else { return Ok(()) };
+        // SAFETY: the round that was sent from this place has been taken.
+        pack(terms, &mut unsafe { memory.sent.words_mut() }[place * TERMS..][..TERMS]);
+        self.mirror.clear();
+        self.last_run = Some(spec.verify);
+        self.is_busy = true;
+        if self.rounds.prepared[id.0 as usize].tables.is_none() {
+            let tables = CommitTables::new(&self.cx(spec.verify, state, 0))?;
+            self.rounds.prepared[id.0 as usize].tables = Some(tables);
+        }
+        self.rounds.prepared[id.0 as usize].last_asked = self.rounds.asked;
+        let round = &self.rounds.prepared[id.0 as usize];
+        if !round.has_run {
+            self.launch_round(round)?;
+        } else if let Some(graph) = &round.graph {
+            self.queue.replay(graph)?;
+        } else {
+            let graph = self.queue.capture(|| self.launch_round(round))?;
+            self.queue.replay(&graph)?;
+            self.rounds.forget_oldest();
+            self.rounds.prepared[id.0 as usize].graph = Some(graph);
+        }
+        self.rounds.prepared[id.0 as usize].has_run = true;
+        if let Some(memory) = &self.rounds.memory {
+            self.queue.mark(&memory.done[place])?;
+        }
+        self.rounds.under_way.push_back(spec.verify);
+        Ok(())
+    }
+
+    fn launch_round(&self, round: &Prepared) -> Result<()> {
+        let (Some(memory), Some(tables)) = (&self.rounds.memory, &round.tables) else { return Ok(()) };
+        let (spec, at) = (&round.spec, memory.tables.ptr());
+        let [inject, block, verify] =
+            [spec.inject, spec.block, spec.verify].map(|plan| self.cx(plan, round.state, at));
+        let n_choices = spec.depths * spec.n_candidates;
+        let passes = spec.seqs.div_ceil(spec.per_pass);
+        let found = block.choice(spec.candidates);
+        let params = RoundParams {
+            step: inject.step,
+            residents: memory.residents.ptr(),
+            terms: memory.terms.ptr(),
+            sent: memory.sent.ptr() as u64,
+            between: memory.between.ptr(),
+            choices: if passes == 1 { found } else { memory.candidates.ptr() },
+            outcomes: memory.outcomes.ptr() as u64,
+            accepted: memory.accepted.ptr(),
+            block: spec.block_size as u32,
+            mask_token: spec.mask_token,
+            depths: spec.depths as u32,
+            k: spec.n_candidates as u32,
+            first_member: 0,
+            most_members: spec.per_pass as u32,
+            rows: spec.rows as u32,
+            max_pages: memory.max_pages as u32,
+            seqs: spec.seqs as u32,
+            drawings: 0,
+        };
+        let launch = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
+            cx.launch(("round", kernel), [1, 1, 1], threads, shared, params)
+        };
+        // Kernels read a step's data before they wait for the one ahead of them, so nothing overlaps the one that made it.
+        let make = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
+            let launched = launch(cx, kernel, threads, shared, params);
+            self.queue.set_apart();
+            launched
+        };
+        make(&inject, "round_inject", 256, 0, &params)?;
+        ops::launch_all(&inject)?;
+        for pass in 0..passes {
+            let first_member = (pass * spec.per_pass) as u32;
+            make(&block, "round_block", 256, 0, &RoundParams { step: block.step, first_member, ..params })?;
+            ops::launch_all(&block.again())?;
+            if passes > 1 {
+                let n = spec.per_pass.min(spec.seqs - pass * spec.per_pass);
+                let to = params.choices + (pass * spec.per_pass * n_choices * CHOICE_BYTES) as u64;
+                // SAFETY: the plan's candidates lie in the arena, room for all sequences' elsewhere.
+                unsafe { self.queue.copy(found, to, n * n_choices * CHOICE_BYTES) }?;
+            }
+        }
+        let n_classes = verify.state.pages.len();
+        let layout = StepLayout::new(verify.plan().bucket, n_classes);
+        let drawings = layout.drawings_without_tables() as u32;
+        let params = RoundParams { step: verify.step, drawings, ..params };
+        make(&verify, "round_tree", 512, TREE_BYTES, &params)?;
+        ops::launch_all(&verify)?;
+        let params = RoundParams { choices: verify.choice(spec.chosen), ..params };
+        launch(&verify, "round_accept", 512, 0, &params)?;
+        commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
+    }
+
+    pub(crate) fn take_round(&mut self, outcome: &mut Outcome) -> Result<()> {
+        self.device.make_current()?;
+        outcome.clear();
+        let place = (self.rounds.asked - self.rounds.under_way.len()) % RING;
+        let (Some(verify), Some(memory)) = (self.rounds.under_way.pop_front(), &self.rounds.memory) else {
+            return Err(no_round());
+        };
+        memory.done[place].wait()?;
+        // SAFETY: the round has been waited for, and the next that writes here is yet to be asked for.
+        let words = &unsafe { memory.outcomes.read::<u32>(OUTCOME * RING) }[place * OUTCOME..][..OUTCOME];
+        let [begun, drafted, ended] = unpack(words, outcome);
+        if let Some(watch) = &mut self.watch {
+            watch.took_round(begun, ended);
+        }
+        let memory = &mut self.plans[verify.0 as usize].memory;
+        (memory.n_rows, memory.n_logits) = (outcome.nodes.len(), outcome.nodes.len());
+        let seconds = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e9;
+        (outcome.draft_seconds, outcome.step_seconds) = (seconds(begun, drafted), seconds(drafted, ended));
+        Ok(())
+    }
+}
+
+fn no_round() -> CudaError {
+    CudaError::Unsupported { what: "a round".into(), why: "none was prepared and asked for".into() }
+}
+
+/// As `Terms` of `round.cu`.
+fn pack(terms: &Terms, words: &mut [u32]) {
+    let members = &terms.members[..terms.members.len().min(MAX_RESIDENTS)];
+    words[..4].copy_from_slice(&[members.len() as u32, terms.hedge.to_bits(), 0, 0]);
+    let worths = words[4..4 + 2 * WORTHS].chunks_exact_mut(WORTHS).zip([&terms.gain, &terms.price]);
+    worths.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_bits()));
+    for (to, m) in words[4 + 2 * WORTHS..].chunks_exact_mut(MEMBER).zip(members) {
+        let head = [m.slot, m.nodes, m.depth, u32::from(m.is_chain), u32::from(m.is_fixed), 0, 0, 0];
+        to[..8].copy_from_slice(&head);
+        to[8..].iter_mut().zip(&m.trust).for_each(|(to, from)| *to = from.to_bits());
+    }
+}
+
+/// `Outcome` of `round.cu`; returns its three times, in nanoseconds.
+fn unpack(words: &[u32], outcome: &mut Outcome) -> [u64; 3] {
+    let (n_fates, n_nodes) = (words[0] as usize, words[1] as usize);
+    outcome.wanted_rows = words[2];
+    for fate in words[FATES..NODES].chunks_exact(FATE).take(n_fates) {
+        outcome.fates.push(Fate {
+            slot: fate[0],
+            first: fate[1],
+            n_nodes: fate[2],
+            n_accepted: fate[3],
+            doubt: Some(fate[4]).filter(|node| *node != NO_TOKEN),
+            committed: fate[5],
+        });
+    }
+    for node in words[NODES..].chunks_exact(NODE).take(n_nodes) {
+        let [logp, log_weight, chosen] = [node[2], node[3], node[5]].map(f32::from_bits);
+        outcome.nodes.push(RoundNode {
+            token: node[0],
+            parent: if node[1] == u32::MAX { NO_PARENT } else { node[1] },
+            logp,
+            log_weight,
+            chosen: (node[4], chosen),
+        });
+    }
+    [4, 6, 8].map(|at| u64::from(words[at]) | u64::from(words[at + 1]) << 32)
+}

@@ -1,0 +1,246 @@
+//! Rounds that a backend runs by itself, one ahead of the engine, write what the engine's own rounds write: to the last bit of
+//! every logit, with texts that come, go, end and are stopped at any place of a block.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{DemoPair, demo_pair_on};
+use overdraft_cpu::Cpu;
+use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::{Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
+use overdraft_formats::tokenizer::Specials;
+use overdraft_plan::{
+    Act, Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, Plan, PlanId, StateId, StateSpec, Step,
+    Weights,
+};
+
+const PROMPTS: [&str; 5] = [
+    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    "<|im_start|>user\nWrite a Python function `read_json`.<|im_end|>\n<|im_start|>assistant\n",
+    "import os\nimport sys\n\n\nclass FileCache:\n    def __init__(self, path):\n",
+    "x",
+    "def is_prime(n):\n",
+];
+
+/// The engine's rounds, and the backend's with how many of them ran.
+fn both(config: EngineConfig) -> [(Engine, Arc<AtomicUsize>); 2] {
+    let rounds = DefinedRounds::new(Cpu::new(1));
+    let count = rounds.count();
+    let engine = |backend: Box<dyn Backend>| demo_pair_on(backend, DemoPair::WithDraft, config);
+    [(engine(Box::new(Cpu::new(1))), Arc::default()), (engine(Box::new(rounds)), count)]
+}
+
+fn config(draft_mode: Mode, budget: Option<usize>, witness: Witness) -> EngineConfig {
+    EngineConfig { context: 512, max_seqs: 5, draft_mode, budget, witness, ..Default::default() }
+}
+
+fn request(engine: &Engine, prompt: &str, max_tokens: usize) -> Request {
+    Request {
+        prompt: engine.tokenizer().encode(prompt, Specials::Parse),
+        max_tokens,
+        sampling: sampling(prompt),
+        stop_ids: vec![],
+        stop_strings: vec![],
+    }
+}
+
+/// Some take the best token, some draw.
+fn sampling(prompt: &str) -> Sampling {
+    let drawn = Sampling { temperature: 0.7, top_p: 0.9, seed: 11, ..Default::default() };
+    if prompt.len().is_multiple_of(2) { Sampling::default() } else { drawn }
+}
+
+/// All that a text is: its tokens with what they were drawn from, its characters, its end.
+#[derive(Debug, Default, PartialEq)]
+struct Text {
+    tokens: Vec<(u32, Option<u64>)>,
+    text: String,
+    finish: Option<Finish>,
+}
+
+impl Text {
+    fn add(&mut self, event: Event) {
+        assert_eq!(self.finish, None, "nothing comes after the end");
+        self.tokens.push((event.token, event.fingerprint));
+        self.text.push_str(&event.text);
+        self.finish = event.finish.map(|f| f.0);
+    }
+}
+
+/// Runs to the end; a request comes every `gap` steps.
+fn write(engine: &mut Engine, requests: &[Request], gap: usize) -> Vec<Text> {
+    let mut ids: Vec<SeqId> = Vec::new();
+    let mut texts: Vec<Text> = requests.iter().map(|_| Text::default()).collect();
+    for step in 0usize.. {
+        if ids.len() < requests.len() {
+            if step.is_multiple_of(gap) {
+                ids.push(engine.admit(requests[ids.len()].clone()).unwrap());
+            }
+        } else if engine.is_idle() {
+            break;
+        }
+        for event in engine.step().unwrap() {
+            texts[ids.iter().position(|id| *id == event.seq).unwrap()].add(event);
+        }
+    }
+    texts
+}
+
+#[test]
+fn five_that_come_and_go_write_the_same_in_rounds_of_the_backend() {
+    let modes = [(Mode::Chain, Some(7)), (Mode::Tree, Some(15)), (Mode::Tree, None), (Mode::Auto, None)];
+    for witness in [Witness::Fingerprints, Witness::None] {
+        for (mode, budget) in modes {
+            let config = EngineConfig { lookup: budget.is_none(), ..config(mode, budget, witness) };
+            let [(mut own, _), (mut resident, count)] = both(config);
+            for (n, gap) in [(1, 1), (5, 4)] {
+                let requests: Vec<Request> = PROMPTS[..n].iter().map(|p| request(&own, p, 40)).collect();
+                let wanted = write(&mut own, &requests, gap);
+                let got = write(&mut resident, &requests, gap);
+                assert_eq!(got, wanted, "{n} with {mode:?} {budget:?}, {witness:?}");
+            }
+            let rounds = count.load(Ordering::Relaxed);
+            assert!(mode == Mode::Auto || rounds > 8, "{mode:?} {budget:?}: only {rounds} rounds");
+        }
+    }
+}
+
+#[test]
+fn a_text_ends_at_any_place_of_a_block() {
+    let [(mut own, _), (mut resident, count)] = both(config(Mode::Tree, Some(15), Witness::None));
+    let whole = request(&own, PROMPTS[0], 40);
+    let text = write(&mut own, std::slice::from_ref(&whole), 1).remove(0);
+    let mut requests: Vec<Request> =
+        (1..=18).map(|max_tokens| Request { max_tokens, ..whole.clone() }).collect();
+    for (token, _) in &text.tokens[..14] {
+        requests.push(Request { stop_ids: vec![*token], ..whole.clone() });
+    }
+    let chars: Vec<char> = text.text.chars().collect();
+    for at in (4..60).step_by(6) {
+        let stop: String = chars[at..at + 3].iter().collect();
+        requests.push(Request { stop_strings: vec![stop], ..whole.clone() });
+    }
+    for request in requests {
+        let [wanted, got] = [&mut own, &mut resident].map(|e| write(e, std::slice::from_ref(&request), 1));
+        assert_eq!(got, wanted, "{request:?}");
+    }
+    assert!(count.load(Ordering::Relaxed) > 50);
+}
+
+#[test]
+fn who_is_cancelled_or_paused_between_rounds_disturbs_nobody() {
+    let [(mut own, _), (mut resident, count)] = both(config(Mode::Tree, Some(7), Witness::None));
+    let alone: Vec<Text> = PROMPTS
+        .iter()
+        .map(|p| {
+            let request = request(&own, p, 50);
+            write(&mut own, &[request], 1).remove(0)
+        })
+        .collect();
+    for cancelled_after in [3, 4, 5, 8] {
+        let ids: Vec<SeqId> =
+            PROMPTS.iter().map(|p| resident.admit(request(&resident, p, 50)).unwrap()).collect();
+        let mut texts: Vec<Text> = ids.iter().map(|_| Text::default()).collect();
+        let mut successor = None;
+        for step in 0.. {
+            if step == cancelled_after {
+                resident.cancel(ids[1]).unwrap();
+                resident.set_paused(ids[2], true);
+                // Its slot and pages belong to another from now on, though a round with it is still under way.
+                successor = Some(resident.admit(request(&resident, PROMPTS[4], 50)).unwrap());
+            }
+            if step == cancelled_after + 3 {
+                resident.set_paused(ids[2], false);
+            }
+            for event in resident.step().unwrap() {
+                match ids.iter().position(|id| *id == event.seq) {
+                    Some(1) if step >= cancelled_after => panic!("a token of one that is gone"),
+                    Some(at) => texts[at].add(event),
+                    None => assert_eq!(Some(event.seq), successor),
+                }
+            }
+            if step > cancelled_after && resident.is_idle() {
+                break;
+            }
+        }
+        for i in [0, 2, 3, 4] {
+            assert_eq!(texts[i], alone[i], "text {i}, cancelled after {cancelled_after}");
+        }
+        assert_eq!(resident.slots().0, 0);
+        assert_eq!(resident.pages().0, 0, "no page is left behind");
+    }
+    assert!(count.load(Ordering::Relaxed) > 20);
+}
+
+/// Says of a row every so often that nothing could be drawn; asked again, it has been.
+struct Doubtful {
+    cpu: Cpu,
+    rows: usize,
+    next: usize,
+    choices: Vec<(u32, f32)>,
+}
+
+impl Backend for Doubtful {
+    fn describe(&self) -> String {
+        self.cpu.describe()
+    }
+    fn is_far(&self) -> bool {
+        true
+    }
+    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
+        self.cpu.load(weights)
+    }
+    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
+        self.cpu.allocate(spec)
+    }
+    fn reset_slot(&mut self, state: StateId, slot: usize) {
+        self.cpu.reset_slot(state, slot);
+    }
+    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
+        self.cpu.copy_slot(state, from, to);
+    }
+    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
+        self.cpu.prepare(plan)
+    }
+    fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
+        self.cpu.run(plan, state, step)?;
+        // Injections have no choices, and blocks sixteen a row.
+        self.choices.clear();
+        if !step.logit_rows().is_empty() {
+            self.choices.extend(self.cpu.read_choices(plan, Choice(0)));
+        }
+        if self.choices.len() == step.logit_rows().len() {
+            for choice in &mut self.choices {
+                self.rows += 1;
+                // By the next time the engine has taken its own step.
+                if self.rows >= self.next {
+                    (choice.0, self.next) = (NO_TOKEN, self.rows + 61);
+                }
+            }
+        }
+        Ok(())
+    }
+    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
+        self.cpu.commit(plan, state, step, paths);
+    }
+    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
+        self.cpu.read(plan, act)
+    }
+    fn read_choices(&self, _: PlanId, _: Choice) -> &[(u32, f32)] {
+        &self.choices
+    }
+}
+
+#[test]
+fn what_could_not_be_drawn_in_a_round_the_engine_draws() {
+    let config = config(Mode::Tree, Some(7), Witness::None);
+    let [(mut own, _), _] = both(config);
+    let rounds = DefinedRounds::new(Doubtful { cpu: Cpu::new(1), rows: 0, next: 40, choices: Vec::new() });
+    let count = rounds.count();
+    let mut doubtful = demo_pair_on(Box::new(rounds), DemoPair::WithDraft, config);
+    let requests: Vec<Request> = PROMPTS[..2].iter().map(|p| request(&own, p, 60)).collect();
+    assert_eq!(write(&mut doubtful, &requests, 1), write(&mut own, &requests, 1));
+    assert!(count.load(Ordering::Relaxed) > 5);
+}

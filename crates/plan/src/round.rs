@@ -1,0 +1,158 @@
+//! Rounds that stay where the plans run: waiting taps, a draft's block, its tree, verify, acceptance and commit follow one
+//! another with nobody between them, and the host learns what became of a round while the next one runs.
+//!
+//! [`HostRounds`](crate::HostRounds) is the definition: a round made of the backend's own plans and plain Rust.
+
+use crate::backend::PlanId;
+use crate::draw::Drawing;
+use crate::plan::Choice;
+use crate::state::MAX_DRAFT_DEPTH;
+
+/// Sequences of a round at most.
+pub const MAX_RESIDENTS: usize = 16;
+/// Rows that a round verifies at most, roots included.
+pub const MAX_ROUND_ROWS: usize = 64;
+/// Tokens that end a sequence where the round runs; more are for the host to find.
+pub const MAX_STOP_IDS: usize = 8;
+/// Rows that a sequence can have waiting for the draft when a round begins: a root and the deepest path.
+pub const MAX_ENTERING: usize = MAX_DRAFT_DEPTH + 1;
+
+/// A round made ready for replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundId(pub u32);
+
+/// What a round is made of, and for how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundSpec {
+    /// Waiting taps enter the draft's context; with room for all that can wait.
+    pub inject: PlanId,
+    /// A block of anchor and masks for each of `per_pass` sequences, and of it the most likely tokens.
+    pub block: PlanId,
+    pub candidates: Choice,
+    /// Roots and trees, and the token chosen after each row.
+    pub verify: PlanId,
+    pub chosen: Choice,
+    pub block_size: usize,
+    pub mask_token: u32,
+    /// Rows of candidates of a sequence, and candidates of a row.
+    pub depths: usize,
+    pub n_candidates: usize,
+    /// Sequences of one pass of the draft.
+    pub per_pass: usize,
+    pub seqs: usize,
+    /// Rows verified at most.
+    pub rows: usize,
+    /// Positions that a sequence may have, and that its page tables have entries for.
+    pub positions: usize,
+}
+
+/// What is known of a sequence where rounds run. A round moves it on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Resident {
+    pub slot: u32,
+    pub committed: u32,
+    /// Positions in the draft's context; the taps of those up to the committed ones wait.
+    pub injected: u32,
+    pub stored_grid: u32,
+    /// The last token of the text, not yet run.
+    pub root: u32,
+    /// The text ends with so many tokens.
+    pub limit: u32,
+    /// [`crate::NO_TOKEN`] where there is none.
+    pub stop_ids: [u32; MAX_STOP_IDS],
+    /// How its tokens are drawn; nothing that bias or penalties would change.
+    pub drawing: Drawing,
+    /// Takes part in rounds. One that ended, or that the host has to look at, does not.
+    pub is_active: bool,
+}
+
+/// A sequence's part of what the host has a say in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Member {
+    pub slot: u32,
+    /// Drafted nodes at most, and how deep they may lie.
+    pub nodes: u32,
+    pub depth: u32,
+    pub is_chain: bool,
+    /// All its nodes are verified, whatever they are worth.
+    pub is_fixed: bool,
+    /// Added to the draft's log-probabilities, by depth from 1.
+    pub trust: [f32; MAX_DRAFT_DEPTH],
+}
+
+/// What the host has a say in, a round late at most.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Terms {
+    /// Those that write; the round leaves out who has ended by then.
+    pub members: Vec<Member>,
+    /// What it is worth to verify so many rows in all: tokens expected times `gain`, less `price`. Rows whose price is
+    /// infinite are not tried.
+    pub gain: [f32; MAX_ROUND_ROWS + 1],
+    pub price: [f32; MAX_ROUND_ROWS + 1],
+    /// Of a node's weight, what it is taken to be worth.
+    pub hedge: f32,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            members: Vec::new(),
+            gain: [1.0; MAX_ROUND_ROWS + 1],
+            price: [0.0; MAX_ROUND_ROWS + 1],
+            hedge: 1.0,
+        }
+    }
+}
+
+/// A row of a round's verify: a node of a sequence's tree, or its root.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundNode {
+    pub token: u32,
+    /// Place in the same tree, before this one; [`crate::NO_PARENT`] for the root.
+    pub parent: u32,
+    /// What the draft said, and the logarithm of what the path to it is believed to be worth.
+    pub logp: f32,
+    pub log_weight: f32,
+    /// What was drawn after it, as [`crate::Op::Sample`] leaves it.
+    pub chosen: (u32, f32),
+}
+
+/// What became of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fate {
+    pub slot: u32,
+    /// Its nodes are `nodes[first..][..n_nodes]` of the outcome, and as many rows of verify's logits.
+    pub first: u32,
+    pub n_nodes: u32,
+    /// Drafted nodes that were accepted.
+    pub n_accepted: u32,
+    /// The node after which nothing could be drawn: accepted, and not decided after. The host has
+    /// to look; the sequence takes part in no further round.
+    pub doubt: Option<u32>,
+    /// Tokens committed since.
+    pub committed: u32,
+}
+
+/// What became of a round. Kept and refilled.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Of those members that took part, in their order.
+    pub fates: Vec<Fate>,
+    pub nodes: Vec<RoundNode>,
+    /// Rows that it would have been best to verify, had there been room.
+    pub wanted_rows: u32,
+    /// By the clock of whoever ran it: up to the tree, and from there on.
+    pub draft_seconds: f64,
+    pub step_seconds: f64,
+}
+
+impl Outcome {
+    pub fn clear(&mut self) {
+        self.fates.clear();
+        self.nodes.clear();
+    }
+
+    pub fn nodes_of(&self, fate: &Fate) -> &[RoundNode] {
+        &self.nodes[fate.first as usize..][..fate.n_nodes as usize]
+    }
+}

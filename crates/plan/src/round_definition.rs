@@ -1,0 +1,471 @@
+//! What a round that nobody interrupts does, in plain Rust over a backend's own plans: the definition that rounds on a
+//! device are tested against, and how a backend without them runs one.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::backend::{Backend, BackendError, StateId};
+use crate::draw::Drawing;
+use crate::op::NO_TOKEN;
+use crate::round::{Fate, MAX_ROUND_ROWS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms};
+use crate::state::{MAX_DRAFT_DEPTH, grid_of};
+use crate::step::{NO_PARENT, Step};
+
+struct Kept {
+    resident: Resident,
+    tables: Vec<Vec<u32>>,
+}
+
+/// Rounds of a backend that has none of its own, one after the other, when they are asked for.
+#[derive(Default)]
+pub struct HostRounds {
+    specs: Vec<RoundSpec>,
+    /// By slot.
+    kept: Vec<Option<Kept>>,
+    done: VecDeque<Outcome>,
+    spare: Vec<Outcome>,
+    step: Step,
+    paths: Vec<Vec<u32>>,
+}
+
+impl HostRounds {
+    pub fn prepare(&mut self, spec: RoundSpec) -> RoundId {
+        self.specs.push(spec);
+        RoundId(self.specs.len() as u32 - 1)
+    }
+
+    pub fn set_resident(&mut self, resident: &Resident) {
+        let kept = self.kept_mut(resident.slot);
+        kept.resident = *resident;
+    }
+
+    pub fn set_tables<'t>(&mut self, slot: u32, tables: impl Iterator<Item = &'t [u32]>) {
+        let kept = self.kept_mut(slot);
+        kept.tables.clear();
+        kept.tables.extend(tables.map(<[u32]>::to_vec));
+    }
+
+    fn kept_mut(&mut self, slot: u32) -> &mut Kept {
+        let at = slot as usize;
+        if self.kept.len() <= at {
+            self.kept.resize_with(at + 1, || None);
+        }
+        self.kept[at].get_or_insert_with(|| Kept {
+            resident: Resident {
+                slot,
+                committed: 0,
+                injected: 0,
+                stored_grid: 0,
+                root: 0,
+                limit: 0,
+                stop_ids: [NO_TOKEN; crate::round::MAX_STOP_IDS],
+                drawing: Drawing::default(),
+                is_active: false,
+            },
+            tables: Vec::new(),
+        })
+    }
+
+    /// The outcome of the oldest round that was not taken yet; without one, that of a round of nobody.
+    pub fn take(&mut self, outcome: &mut Outcome) {
+        let done = self.done.pop_front().unwrap_or_default();
+        self.spare.push(std::mem::replace(outcome, done));
+    }
+
+    pub fn run(
+        &mut self,
+        backend: &mut dyn Backend,
+        round: RoundId,
+        state: StateId,
+        terms: &Terms,
+    ) -> Result<(), BackendError> {
+        let spec = self.specs[round.0 as usize];
+        let started = Instant::now();
+        let mut outcome = self.spare.pop().unwrap_or_default();
+        outcome.clear();
+        let is_on = |m: &&Member| {
+            let kept = self.kept.get(m.slot as usize).and_then(Option::as_ref);
+            kept.is_some_and(|k| k.resident.is_active)
+        };
+        let members: Vec<Member> = terms.members.iter().filter(is_on).copied().collect();
+        self.inject(backend, &spec, state, &members)?;
+        let trees = self.draft(backend, &spec, state, &members)?;
+        let (counts, wanted) = cut(&members, &trees, terms, spec.rows);
+        outcome.draft_seconds = started.elapsed().as_secs_f64();
+        let verifying = Instant::now();
+        self.lay_trees(&members, &trees, &counts, &mut outcome);
+        outcome.wanted_rows = wanted;
+        if !members.is_empty() {
+            backend.run(spec.verify, state, &self.step)?;
+            backend.wait()?;
+            let chosen = backend.read_choices(spec.verify, spec.chosen);
+            outcome.nodes.iter_mut().zip(chosen).for_each(|(node, chosen)| node.chosen = *chosen);
+            self.paths.resize(members.len(), Vec::new());
+            let residents = members.iter().map(|m| m.slot as usize);
+            for ((fate, path), slot) in outcome.fates.iter_mut().zip(&mut self.paths).zip(residents) {
+                let nodes = &outcome.nodes[fate.first as usize..][..fate.n_nodes as usize];
+                if let Some(kept) = &mut self.kept[slot] {
+                    accept(&mut kept.resident, nodes, fate, path);
+                }
+                path.iter_mut().for_each(|row| *row += fate.first);
+            }
+            backend.commit(spec.verify, state, &self.step, &self.paths);
+        }
+        outcome.step_seconds = verifying.elapsed().as_secs_f64();
+        self.done.push_back(outcome);
+        Ok(())
+    }
+
+    fn kept(&self, member: &Member) -> &Kept {
+        self.kept[member.slot as usize].as_ref().expect("only those that are known take part")
+    }
+
+    fn inject(
+        &mut self,
+        backend: &mut dyn Backend,
+        spec: &RoundSpec,
+        state: StateId,
+        members: &[Member],
+    ) -> Result<(), BackendError> {
+        let mut step = std::mem::take(&mut self.step);
+        step.clear();
+        for member in members {
+            let Kept { resident, tables } = self.kept(member);
+            let waiting = resident.committed - resident.injected;
+            if waiting > 0 {
+                let tables = tables.iter().map(Vec::as_slice);
+                let s = step.add_seq(resident.slot, resident.injected, waiting, 0, tables);
+                // What enters are taps; which tokens they belong to is of no concern to them.
+                (0..waiting).fold(NO_PARENT, |parent, _| step.push(s, 0, parent));
+            }
+        }
+        let ran = if step.n_rows() > 0 { backend.run(spec.inject, state, &step) } else { Ok(()) };
+        self.step = step;
+        for member in members {
+            let resident = &mut self.kept_mut(member.slot).resident;
+            resident.injected = resident.committed;
+        }
+        ran
+    }
+
+    /// The draft's block for each member, and the trees that come of it.
+    fn draft(
+        &mut self,
+        backend: &mut dyn Backend,
+        spec: &RoundSpec,
+        state: StateId,
+        members: &[Member],
+    ) -> Result<Vec<Vec<RoundNode>>, BackendError> {
+        let mut trees = Vec::with_capacity(members.len());
+        for batch in members.chunks(spec.per_pass) {
+            let mut step = std::mem::take(&mut self.step);
+            step.clear();
+            for member in batch {
+                let Kept { resident, tables } = self.kept(member);
+                let tables = tables.iter().map(Vec::as_slice);
+                let s = step.add_seq(resident.slot, resident.committed, spec.block_size as u32, 0, tables);
+                let mut parent = step.push(s, resident.root, NO_PARENT);
+                for j in 1..spec.block_size {
+                    parent = step.push(s, spec.mask_token, parent);
+                    if j <= spec.depths {
+                        step.want_logits(parent);
+                    }
+                }
+            }
+            let ran = backend.run(spec.block, state, &step).and_then(|()| backend.wait());
+            self.step = step;
+            ran?;
+            let all = backend.read_choices(spec.block, spec.candidates);
+            for (member, mine) in batch.iter().zip(all.chunks(spec.depths * spec.n_candidates)) {
+                trees.push(grow(&self.kept(member).resident, member, mine, spec.n_candidates));
+            }
+        }
+        Ok(trees)
+    }
+
+    fn lay_trees(
+        &mut self,
+        members: &[Member],
+        trees: &[Vec<RoundNode>],
+        counts: &[usize],
+        outcome: &mut Outcome,
+    ) {
+        let mut step = std::mem::take(&mut self.step);
+        step.clear();
+        for ((member, tree), count) in members.iter().zip(trees).zip(counts) {
+            let Kept { resident, tables } = self.kept(member);
+            let tables = tables.iter().map(Vec::as_slice);
+            let s = step.add_seq(resident.slot, resident.committed, 1, resident.stored_grid, tables);
+            step.draw(s, resident.drawing, &[]);
+            let first = step.n_rows() as u32;
+            for node in &tree[..=*count] {
+                let parent = if node.parent == NO_PARENT { NO_PARENT } else { first + node.parent };
+                let row = step.push(s, node.token, parent);
+                step.want_logits(row);
+                outcome.nodes.push(*node);
+            }
+            outcome.fates.push(Fate {
+                slot: resident.slot,
+                first,
+                n_nodes: *count as u32 + 1,
+                n_accepted: 0,
+                doubt: None,
+                committed: resident.committed,
+            });
+        }
+        self.step = step;
+    }
+}
+
+/// The tree of the heaviest paths over a block's candidates, `k` a depth, most likely first. Each turn the heaviest candidate
+/// joins that its parent has not tried yet; among equals the one whose parent joined first.
+pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: usize) -> Vec<RoundNode> {
+    let root = RoundNode {
+        token: resident.root,
+        parent: NO_PARENT,
+        logp: 0.0,
+        log_weight: 0.0,
+        chosen: (NO_TOKEN, 0.0),
+    };
+    // The target's own token comes on top, and nothing is written past the end.
+    let left = resident.limit.saturating_sub(resident.committed + 2);
+    let depth = left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize;
+    let depth = depth.min(candidates.len() / k);
+    let (mut nodes, mut depths, mut tried) = (vec![root], vec![0usize], vec![0usize]);
+    while nodes.len() <= (member.nodes as usize).min(MAX_ROUND_ROWS - 1) {
+        let mut best: Option<(usize, f32)> = None;
+        for (i, node) in nodes.iter().enumerate() {
+            let is_open = depths[i] < depth && tried[i] < k && !(member.is_chain && tried[i] > 0);
+            if is_open {
+                let (_, logp) = candidates[depths[i] * k + tried[i]];
+                let weight = node.log_weight + believed(logp, member.trust[depths[i]]);
+                if weight.is_finite() && best.is_none_or(|(_, w)| weight > w) {
+                    best = Some((i, weight));
+                }
+            }
+        }
+        let Some((parent, log_weight)) = best else { break };
+        let (token, logp) = candidates[depths[parent] * k + tried[parent]];
+        tried[parent] += 1;
+        nodes.push(RoundNode { token, parent: parent as u32, logp: logp.min(0.0), log_weight, ..root });
+        depths.push(depths[parent] + 1);
+        tried.push(0);
+    }
+    nodes
+}
+
+/// Never above certainty; no number at all is taken as impossible.
+fn believed(logp: f32, trust: f32) -> f32 {
+    let sum = logp + trust;
+    if sum.is_nan() { f32::NEG_INFINITY } else { sum.min(0.0) }
+}
+
+/// How many drafted nodes of each tree are verified in `rows` rows, and how many rows it would have been best to have.
+/// Nodes are taken heaviest first over all trees, those of trees that are fixed before all others; of the others as many
+/// as are worth most.
+pub fn cut(members: &[Member], trees: &[Vec<RoundNode>], terms: &Terms, rows: usize) -> (Vec<usize>, u32) {
+    let mut counts = vec![0; trees.len()];
+    let mut used = trees.len();
+    let mut tokens = used as f32;
+    let heaviest = |counts: &[usize], is_fixed: bool| {
+        let mut best: Option<(usize, f32)> = None;
+        for (i, tree) in trees.iter().enumerate().filter(|(i, _)| members[*i].is_fixed == is_fixed) {
+            if let Some(node) = tree.get(counts[i] + 1)
+                && best.is_none_or(|(_, w)| node.log_weight > w)
+            {
+                best = Some((i, node.log_weight));
+            }
+        }
+        best
+    };
+    while used < rows
+        && let Some((i, weight)) = heaviest(&counts, true)
+    {
+        (counts[i], used, tokens) = (counts[i] + 1, used + 1, tokens + weight.exp());
+    }
+    let value = |rows: usize, tokens: f32| tokens * terms.gain[rows] - terms.price[rows];
+    let (mut best, mut wanted) = (counts.clone(), used);
+    let (mut best_value, mut wanted_value) = (value(used, tokens), value(used, tokens));
+    while used < MAX_ROUND_ROWS
+        && let Some((i, weight)) = heaviest(&counts, false)
+    {
+        (counts[i], used, tokens) = (counts[i] + 1, used + 1, tokens + terms.hedge * weight.exp());
+        let worth = value(used, tokens);
+        if used <= rows && worth > best_value {
+            (best_value, best) = (worth, counts.clone());
+        }
+        if worth > wanted_value {
+            (wanted_value, wanted) = (worth, used);
+        }
+    }
+    (best, wanted as u32)
+}
+
+/// Walks down from the root by what was chosen, and moves the sequence on. `path`: the accepted nodes.
+pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, path: &mut Vec<u32>) {
+    path.clear();
+    let mut at = 0u32;
+    loop {
+        let (token, _) = nodes[at as usize].chosen;
+        if token == NO_TOKEN {
+            // What was accepted before stays; this node is the root that the host begins with.
+            fate.doubt = Some(at);
+            resident.is_active = false;
+            if path.pop().is_some() {
+                resident.root = nodes[at as usize].token;
+            }
+            break;
+        }
+        resident.root = token;
+        let length = resident.committed + 1 + path.len() as u32 + 1;
+        if resident.stop_ids.contains(&token) || length >= resident.limit {
+            resident.is_active = false;
+            break;
+        }
+        let child = nodes.iter().position(|n| n.parent == at && n.token == token);
+        let Some(child) = child else { break };
+        at = child as u32;
+        path.push(at);
+    }
+    resident.stored_grid = grid_of(resident.committed);
+    // A root of which nothing is known is still to be run again.
+    resident.committed += if fate.doubt == Some(0) { 0 } else { 1 + path.len() as u32 };
+    (fate.n_accepted, fate.committed) = (path.len() as u32, resident.committed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::round::MAX_STOP_IDS;
+
+    const DRAWING: Drawing = Drawing {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        seed: 0,
+        choice: 0,
+    };
+    const RESIDENT: Resident = Resident {
+        slot: 0,
+        committed: 10,
+        injected: 10,
+        stored_grid: 0,
+        root: 7,
+        limit: 100,
+        stop_ids: [NO_TOKEN; MAX_STOP_IDS],
+        drawing: DRAWING,
+        is_active: true,
+    };
+
+    fn member(nodes: u32) -> Member {
+        Member { slot: 0, nodes, depth: 16, is_chain: false, is_fixed: true, trust: [0.0; MAX_DRAFT_DEPTH] }
+    }
+
+    /// Three candidates a depth, probabilities as given.
+    fn candidates(depths: &[[f32; 3]]) -> Vec<(u32, f32)> {
+        let row = |(depth, p): (usize, &[f32; 3])| {
+            let tokens = p.map(f32::ln).into_iter().zip(0u32..);
+            tokens.map(|(logp, i)| (10 * (depth as u32 + 1) + i, logp)).collect::<Vec<_>>()
+        };
+        depths.iter().enumerate().flat_map(row).collect()
+    }
+
+    fn tokens(nodes: &[RoundNode]) -> Vec<(u32, u32)> {
+        nodes[1..].iter().map(|n| (n.parent, n.token)).collect()
+    }
+
+    #[test]
+    fn the_heaviest_paths_join_and_none_is_deeper_than_the_text_can_go() {
+        let offered = candidates(&[[0.6, 0.3, 0.05], [0.7, 0.2, 0.0]]);
+        // Weights: 10 is 0.6, then 20 below it 0.42, 11 is 0.3, 20 below that 0.21, 21 below 10 0.12.
+        const ALL: [(u32, u32); 5] = [(0, 10), (1, 20), (0, 11), (3, 20), (1, 21)];
+        let chain = Member { is_chain: true, ..member(5) };
+        let unsure = {
+            let mut m = member(5);
+            m.trust[1] = f32::NEG_INFINITY;
+            m
+        };
+        let near = |limit| Resident { limit, ..RESIDENT };
+        type Row = (&'static str, Resident, Member, &'static [(u32, u32)]);
+        let rows: [Row; 7] = [
+            ("five nodes", RESIDENT, member(5), &ALL),
+            ("two nodes", RESIDENT, member(2), &[(0, 10), (1, 20)]),
+            ("a chain", RESIDENT, chain, &[(0, 10), (1, 20)]),
+            ("a depth nobody trusts", RESIDENT, unsure, &[(0, 10), (0, 11), (0, 12)]),
+            (
+                "no deeper than asked",
+                RESIDENT,
+                Member { depth: 1, ..member(5) },
+                &[(0, 10), (0, 11), (0, 12)],
+            ),
+            ("two tokens are left", near(13), member(5), &[(0, 10), (0, 11), (0, 12)]),
+            ("one token is left", near(12), member(5), &[]),
+        ];
+        for (what, resident, member, wanted) in rows {
+            assert_eq!(tokens(&grow(&resident, &member, &offered, 3)), wanted, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_is_verified_is_worth_most_and_fits() {
+        let offered = candidates(&[[0.6, 0.3, 0.05], [0.7, 0.2, 0.0]]);
+        let free = Member { is_fixed: false, ..member(5) };
+        // A row costs a third of a token; from the fifth row on all of them do.
+        let terms = |members: &[Member]| {
+            let price = std::array::from_fn(|rows| if rows > 4 { rows as f32 } else { rows as f32 / 3.0 });
+            Terms { members: members.to_vec(), price, ..Terms::default() }
+        };
+        type Row<'a> = (&'static str, &'a [Member], usize, &'static [usize], u32);
+        let rows: [Row<'_>; 6] = [
+            ("one alone: 0.6 and 0.42 pay", &[free], 16, &[2], 3),
+            ("room for one", &[free], 2, &[1], 3),
+            ("two: the best of both", &[free, free], 16, &[1, 1], 4),
+            ("fixed, whatever it costs", &[member(5)], 16, &[5], 6),
+            ("fixed, as far as there is room", &[member(5), member(5)], 5, &[2, 1], 5),
+            ("nothing is left beside a fixed one", &[member(2), free], 4, &[2, 0], 4),
+        ];
+        for (what, members, room, wanted, wanted_rows) in rows {
+            let trees: Vec<_> = members.iter().map(|m| grow(&RESIDENT, m, &offered, 3)).collect();
+            assert_eq!(cut(members, &trees, &terms(members), room), (wanted.to_vec(), wanted_rows), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_on_while_guesses_come_true_and_stops_where_the_text_does() {
+        // Below the root 5, and below that 6.
+        let node = |parent, token, chosen| RoundNode { token, parent, logp: 0.0, log_weight: 0.0, chosen };
+        let tree = |chosen: [u32; 3]| {
+            let chosen = chosen.map(|token| (token, 0.0));
+            [node(NO_PARENT, 7, chosen[0]), node(0, 5, chosen[1]), node(1, 6, chosen[2])]
+        };
+        let stop = |token| Resident { stop_ids: [token; MAX_STOP_IDS], ..RESIDENT };
+        let limit = |limit| Resident { limit, ..RESIDENT };
+        // What was chosen; then accepted nodes, tokens committed, the next root, and whether the text goes on.
+        type Row = (&'static str, Resident, [u32; 3], (usize, u32, u32, bool), Option<u32>);
+        let rows: [Row; 10] = [
+            ("all come true", RESIDENT, [5, 6, 8], (2, 13, 8, true), None),
+            ("the second does not", RESIDENT, [5, 8, 9], (1, 12, 8, true), None),
+            ("none does", RESIDENT, [8, 6, 9], (0, 11, 8, true), None),
+            ("an end that was guessed", stop(5), [5, 6, 8], (0, 11, 5, false), None),
+            ("an end behind a guess", stop(9), [5, 9, 8], (1, 12, 9, false), None),
+            ("the limit behind a guess", limit(13), [5, 6, 8], (1, 12, 6, false), None),
+            ("the limit at once", limit(12), [5, 6, 8], (0, 11, 5, false), None),
+            ("nothing chosen at the root", RESIDENT, [NO_TOKEN, 6, 8], (0, 10, 7, false), Some(0)),
+            ("nothing chosen after a guess", RESIDENT, [5, NO_TOKEN, 8], (0, 11, 5, false), Some(1)),
+            ("nothing chosen after two", RESIDENT, [5, 6, NO_TOKEN], (1, 12, 6, false), Some(2)),
+        ];
+        for (what, mut resident, chosen, wanted, doubt) in rows {
+            let nodes = tree(chosen);
+            let mut fate = Fate { slot: 0, first: 0, n_nodes: 3, n_accepted: 0, doubt: None, committed: 10 };
+            let mut path = Vec::new();
+            accept(&mut resident, &nodes, &mut fate, &mut path);
+            let got = (path.len(), resident.committed, resident.root, resident.is_active);
+            assert_eq!((got, fate.doubt), (wanted, doubt), "{what}");
+            assert_eq!((fate.n_accepted as usize, fate.committed), (wanted.0, wanted.1), "{what}");
+        }
+    }
+}
