@@ -29,14 +29,9 @@ __device__ __forceinline__ u64 group_offset(ImageShape s, u32 group) {
     return (u64)group * s.group_tiles * s.n_blocks * (CELL_BYTES + REST_BYTES);
 }
 
-// Four values of a row by each lane of a warp: columns 128 block + 4 lane onwards.
-__device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u32 block, const float (&x)[4]) {
-    const u32 lane = threadIdx.x & 31, group = row / 8 / s.group_tiles, tiles = tiles_of_group(s, group);
-    const u32 tile = row / 8 % s.group_tiles, in_tile = row % 8;
-    u8* base = image + group_offset(s, group);
-    u8* cell = base + ((u64)block * tiles + tile) * CELL_BYTES;
-    u8* rest = base + (u64)s.n_blocks * tiles * CELL_BYTES + ((u64)block * tiles + tile) * REST_BYTES;
-
+// Four values of a row by each lane of a warp, 128 columns of it: into a cell and what is beside it.
+__device__ __forceinline__ void image_store_in(u8* cell, u8* rest, u32 in_tile, const float (&x)[4]) {
+    const u32 lane = threadIdx.x & 31;
     const float largest = warp_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
     // The largest magnitude goes to 1024..2048. Zero keeps 1; infinities stay so.
     int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
@@ -54,4 +49,12 @@ __device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u3
     *(u32*)(cell + at) = value[0] | (u32)value[1] << 16, *(u32*)(cell + at + 128) = value[2] | (u32)value[3] << 16;
     *(u32*)(rest + at) = left[0] | (u32)left[1] << 16, *(u32*)(rest + at + 128) = left[2] | (u32)left[3] << 16;
     if (lane == 0) *(float*)(cell + CELL_SCALES + in_tile * 4) = __uint_as_float((u32)(exponent - 10 + 127) << 23);
+}
+
+// The same from columns 128 block onwards, wherever that is.
+__device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u32 block, const float (&x)[4]) {
+    const u32 group = row / 8 / s.group_tiles, tiles = tiles_of_group(s, group);
+    u8* base = image + group_offset(s, group);
+    const u64 at = (u64)block * tiles + row / 8 % s.group_tiles;
+    image_store_in(base + at * CELL_BYTES, base + (u64)s.n_blocks * tiles * CELL_BYTES + at * REST_BYTES, row % 8, x);
 }

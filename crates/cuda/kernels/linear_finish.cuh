@@ -1,4 +1,7 @@
-// The end of a unit: sums of all columns become outputs, and where the next op reads a pair's, its image.
+// The end of a unit: sums of all columns become outputs, and where the next op reads them, their image.
+//
+// A norm between two linear ops is made by both: the first writes the image of its outputs times the norm's weights, and of each 128
+// of them the sum of their squares; the second's ends divide a row's sums by the root of their mean.
 //
 // A warp's sums lie as tensor cores left them, two outputs of two rows in a lane. They change places in shared memory, and are then
 // taken by rows, four outputs a lane: one short loop for any number of rows, whole lines of memory, and what an image is made of.
@@ -13,7 +16,7 @@
 // Shared memory beside the rings.
 struct Room {
     u64 inputs_full[MAX_INPUTS], inputs_empty[MAX_INPUTS];
-    float scale[UNIT_OUTPUTS], bias[UNIT_OUTPUTS];
+    float scale[UNIT_OUTPUTS], bias[UNIT_OUTPUTS], weight[UNIT_OUTPUTS];
 };
 
 // Where a row's sums change places: two rows in each warp's slot for weights that nobody reads or fills at a segment's end. (A
@@ -26,7 +29,7 @@ struct Rows {
 
 // What the unit's sums are multiplied by and what is added, on its way to shared memory: asked for long before it is needed, as it
 // comes from memory. Every lane waits for its own copies and the block meets before it reads them.
-__device__ __forceinline__ void ask_for_scales(const Part& part, u32 unit, Room& room) {
+__device__ __forceinline__ void ask_for_scales(const LinearParams& p, const Part& part, u32 unit, Room& room) {
     const u32 i = threadIdx.x % UNIT_OUTPUTS, half = i / 128, which = part.paired ? half : 0;
     const u32 output = (part.paired ? unit : 2 * unit + half) * 128 + i % 128, o = output < part.n_out ? output : 0;
     const bool is_scale = threadIdx.x < UNIT_OUTPUTS;
@@ -34,14 +37,15 @@ __device__ __forceinline__ void ask_for_scales(const Part& part, u32 unit, Room&
     float* to = is_scale ? &room.scale[i] : &room.bias[i];
     if (from) copy_4(shared_address(to), (const float*)from + o);
     else *to = 0.0f;
+    if (is_scale && p.next_weight) copy_4(shared_address(&room.weight[i]), (const float*)p.next_weight + o);
 }
 
-// Four outputs of a row: `part.out` from `output` on.
+// Four numbers of a row of `width`, from `first` on.
 struct Four {
     float* at;
     u32 n;  // of them that there are
-    __device__ __forceinline__ Four(const Part& part, u32 row, u32 output)
-        : at((float*)part.out + (u64)row * part.n_out + output), n(output >= part.n_out ? 0 : part.n_out - output < 4 ? part.n_out - output : 4) {}
+    __device__ __forceinline__ Four(u64 rows, u32 width, u32 row, u32 first)
+        : at((float*)rows + (u64)row * width + first), n(first >= width ? 0 : width - first < 4 ? width - first : 4) {}
     __device__ __forceinline__ bool is_whole() const { return n == 4 && ((u64)at & 15) == 0; }
     __device__ __forceinline__ void load(float (&x)[4]) const {
         if (is_whole()) {
@@ -63,12 +67,46 @@ struct Four {
     }
 };
 
-// Four of the unit's sums, whole, scaled.
-__device__ __forceinline__ void whole(const LinearParams& p, const Segment& s, const Room& room, Rows rows, u32 row, u32 output, float (&y)[4]) {
-    float4 sum = *(const float4*)rows.at(row, output);
-    if (s.n_partials > 0) gather(p, s, row, output, sum);
+// Four of the unit's outputs, of their sums.
+__device__ __forceinline__ void scaled(float4 sum, const Room& room, u32 output, float by, float (&y)[4]) {
+    sum.x *= by, sum.y *= by, sum.z *= by, sum.w *= by;
     const float4 scale = *(const float4*)&room.scale[output], bias = *(const float4*)&room.bias[output];
     y[0] = fmaf(sum.x, scale.x, bias.x), y[1] = fmaf(sum.y, scale.y, bias.y), y[2] = fmaf(sum.z, scale.z, bias.z), y[3] = fmaf(sum.w, scale.w, bias.w);
+}
+
+// What a row's sums are multiplied by, where its norm did not divide it. By a warp, which asks for the squares before it needs them.
+struct Divisor {
+    float squares[4];
+    __device__ __forceinline__ Divisor(const LinearParams& p, u32 row) {
+        const float* from = (const float*)p.squares + (u64)row * p.n_cells;
+        const u32 lane = threadIdx.x & 31;
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) squares[k] = p.squares && k * 32 + lane < p.n_cells ? from[k * 32 + lane] : 0.0f;
+#pragma unroll 1
+        for (u32 i = 128 + lane; p.squares && i < p.n_cells; i += 32) squares[0] += from[i];
+    }
+    __device__ __forceinline__ float factor(const LinearParams& p) const {
+        return p.squares ? rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps)) : 1.0f;
+    }
+};
+
+// By a warp: 128 outputs of a row of the group become what the next op reads.
+template <int TILES>
+__device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 row, u32 cell, const float4& weight, float (&x)[4]) {
+    float squares = 0.0f;
+    if (p.next_weight) {
+        if (p.next_tap) Four(p.next_tap, n_out, p.first_row + row, cell * 128 + (threadIdx.x & 31) * 4).store(x);
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) squares = __fmaf_rn(x[k], x[k], squares);
+        x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
+    }
+    // Images are laid out in groups of as many rows as a launch has: what the shape would say of the group is known here.
+    const u32 tile = cell * TILES + row / 8;
+    image_store_in((u8*)p.next_image + tile * CELL_BYTES, (u8*)p.next_image + p.next_cells * TILES * CELL_BYTES + tile * REST_BYTES, row % 8, x);
+    if (p.next_weight) {
+        squares = warp_sum(squares);
+        if ((threadIdx.x & 31) == 0) ((float*)p.next_squares)[(p.first_row + row) * p.next_cells + cell] = squares;
+    }
 }
 
 // By all warps of a block: the end of a segment.
@@ -78,7 +116,9 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
     const u32 warp = threadIdx.x >> 5, count = *(const u32*)p.count;
     const bool is_part = s.n_partials == IS_PARTIAL;
     const Part& part = p.parts[s.part];
-    copies_wait<0>();
+    // All but the next segment's first stage, unless the scales are among its copies.
+    if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
+    else copies_wait<0>();
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < TILES; n++)
@@ -95,25 +135,30 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
             store_fresh(partial_of(p, s.partial, row, in_unit), *(const float4*)rows.at(row, in_unit));
             continue;
         }
-        const Four out(part, p.first_row + row, (is_pair ? s.unit : 2 * s.unit + half) * 128 + l.lane * 4);
+        const u32 cell = is_pair ? s.unit : 2 * s.unit + half;
+        const Four out(part.out, part.n_out, p.first_row + row, cell * 128 + l.lane * 4);
         float before[4], x[4];
         if (p.epilogue == ADD || p.epilogue == GLU_JOIN) out.load(before);
-        whole(p, s, room, rows, row, in_unit, x);
+        const Divisor divisor(p, p.first_row + row);
+        float4 sum = *(const float4*)rows.at(row, in_unit), up_sum = *(const float4*)rows.at(row, is_pair ? 128 + in_unit : in_unit);
+        gather(p, s, row, in_unit, is_pair, sum, up_sum);
+        const float by = divisor.factor(p);
+        scaled(sum, room, in_unit, by, x);
         if (p.epilogue == ADD) {
             const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + row]) : 1.0f;
 #pragma unroll
             for (int k = 0; k < 4; k++) x[k] = before[k] + (p.gate ? gate * x[k] : x[k]);
         } else if (p.epilogue != STORE) {
             float up[4] = {x[0], x[1], x[2], x[3]};
-            if (is_pair) whole(p, s, room, rows, row, 128 + in_unit, up);
+            if (is_pair) scaled(up_sum, room, 128 + in_unit, by, up);
 #pragma unroll
             for (int k = 0; k < 4; k++) x[k] = glu(p.glu_kind, p.glu_alpha, p.glu_limit, is_pair ? x[k] : before[k], up[k]);
         }
         out.store(x);
-        if (!p.next_image) continue;
+        if (!p.next_image || cell >= p.next_cells) continue;
 #pragma unroll
         for (int k = 0; k < 4; k++) x[k] = k < out.n ? x[k] : 0.0f;
-        image_store((u8*)p.next_image, p.next_shape, p.first_row + row, s.unit, x);
+        make_next<TILES>(p, part.n_out, row, cell, *(const float4*)&room.weight[in_unit], x);
     }
     // The rows' places are the next stage's.
     __syncthreads();

@@ -17,23 +17,28 @@ __device__ __forceinline__ float4* partial_of(const LinearParams& p, u32 partial
     return (float4*)((float*)p.partials + ((u64)partial * 8 * MAX_TILES + row) * UNIT_OUTPUTS + output);
 }
 
-__device__ __forceinline__ void gather(const LinearParams& p, const Segment& s, u32 row, u32 output, float4& sum) {
-    // Units of 5120 x 17408 are made by 7 or 8 blocks: asking all at once costs one trip to memory.
+// Adds to four sums of a row from `output` on, and of a pair to those of 128 on: both ask memory together.
+__device__ __forceinline__ void gather(const LinearParams& p, const Segment& s, u32 row, u32 output, bool is_pair, float4& sum, float4& up) {
+    // Units of 5120 x 17408 are made by 7 or 8 blocks: asking all at once costs one trip to memory. Those of pairs by two or three.
     constexpr u32 AT_ONCE = 8, STRIDE = 8 * MAX_TILES * UNIT_OUTPUTS / 4;
     const float nothing = __uint_as_float(NOTHING);
+    const u32 n = is_pair ? 2 * s.n_partials : s.n_partials;
+    float4* const from = partial_of(p, s.partial, row, output);
+#define PLACE(i) (from + (is_pair ? (first + (i)) / 2 * STRIDE + (i) % 2 * 32 : (first + (i)) * STRIDE))
 #pragma unroll 1
-    for (u32 first = 0; first < s.n_partials; first += AT_ONCE) {
-        float4* from = partial_of(p, s.partial + first, row, output);
+    for (u32 first = 0; first < n; first += AT_ONCE) {
         float4 theirs[AT_ONCE];
 #pragma unroll
         for (u32 i = 0; i < AT_ONCE; i++)
-            if (first + i < s.n_partials) theirs[i] = load_fresh(from + i * STRIDE);
+            if (first + i < n) theirs[i] = load_fresh(PLACE(i));
 #pragma unroll
         for (u32 i = 0; i < AT_ONCE; i++) {
-            if (first + i >= s.n_partials) break;
-            while (!arrived(theirs[i])) theirs[i] = load_fresh(from + i * STRIDE);
-            store_fresh(from + i * STRIDE, make_float4(nothing, nothing, nothing, nothing));
-            sum.x += theirs[i].x, sum.y += theirs[i].y, sum.z += theirs[i].z, sum.w += theirs[i].w;
+            if (first + i >= n) break;
+            while (!arrived(theirs[i])) theirs[i] = load_fresh(PLACE(i));
+            store_fresh(PLACE(i), make_float4(nothing, nothing, nothing, nothing));
+            if (i % 2 && is_pair) up.x += theirs[i].x, up.y += theirs[i].y, up.z += theirs[i].z, up.w += theirs[i].w;
+            else sum.x += theirs[i].x, sum.y += theirs[i].y, sum.z += theirs[i].z, sum.w += theirs[i].w;
         }
     }
+#undef PLACE
 }

@@ -58,8 +58,11 @@ struct LinearParams {
     u64 count;       // u32: rows of the step
     u64 gate;        // f32 [rows], or 0
     u64 partials;    // f32, 32 KiB each, all bits set between launches
-    u64 next_image;  // of `out`, made here too; or 0
-    ImageShape next_shape;
+    u64 squares;     // f32 [rows, n_cells], where the image is of rows before their norm divides them: sums of their squares; or 0
+    u64 next_image;  // of `out`, this group of rows, made here too; or 0
+    u64 next_weight; // f32 per output: of the norm that the image is of; or 0
+    u64 next_squares;// f32 [rows, next_cells]: of that norm
+    u64 next_tap;    // f32 [rows, n_out], or 0: a copy of `out`
     u32 list_segments;
     u32 first_row;
     u32 n_cells;                // blocks of 128 columns
@@ -69,7 +72,9 @@ struct LinearParams {
     u32 epilogue;
     u32 glu_kind;
     float glu_alpha, glu_limit;
+    u32 next_cells;             // of `next_image`
     Part parts[MAX_PARTS];
     u32 n_slots;                // of a warp, for weights: 2, or 1 where shared memory has no room for more
+    float eps, per_column;      // of the norm that `squares` are of: what is added to their mean; one over the columns
     u32 pad;
 };

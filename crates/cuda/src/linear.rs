@@ -47,6 +47,15 @@ pub(crate) struct Input {
     pub(crate) image: u64,
     pub(crate) cols: usize,
     pub(crate) rows: Rows,
+    /// The image is of rows that a norm's weights have multiplied, not yet divided by their size.
+    pub(crate) undivided: Option<Undivided>,
+}
+
+/// What a row is divided by: `sqrt(mean + eps)` of its squares, which lie at `squares` as sums of 128 columns each, `f32`.
+#[derive(Clone, Copy)]
+pub(crate) struct Undivided {
+    pub(crate) squares: u64,
+    pub(crate) eps: f32,
 }
 
 /// The rows of prompts of a step, which follow those that are written.
@@ -78,10 +87,20 @@ pub(crate) enum Epilogue {
     /// `out = x Wᵀ + bias`, each part its own.
     Store,
     /// `out += (x Wᵀ + bias) · σ(gate)`; one part; `gate` is `f32 [bucket]`, or 0 for none.
-    Add { gate: u64 },
+    Add { gate: u64, norm: Option<NextNorm> },
     /// Two parts, gate and up, of equal height: `parts[0].out = glu(g, u)`, as `glu` of `common.cuh`. Its image is made too, where
     /// [`LinearKernels::makes_image`] says so and `image` is not 0.
     Glu { kind: u32, alpha: f32, limit: f32, image: (u64, ImageShape) },
+}
+
+/// A norm of what a launch makes, all but the division: the image of `out · weight`, sums of squares as [`Undivided`] has them, and a
+/// copy of `out` where `tap` is not 0.
+#[derive(Clone, Copy)]
+pub(crate) struct NextNorm {
+    pub(crate) weight: u64,
+    pub(crate) squares: u64,
+    pub(crate) tap: u64,
+    pub(crate) image: (u64, ImageShape),
 }
 
 /// `ImageShape` of `image.cuh`: where ops that make an input write its image themselves.

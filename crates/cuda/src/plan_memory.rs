@@ -9,12 +9,18 @@ use crate::weights::ALIGN;
 /// Bytes of a choice: index and weight.
 pub(crate) const CHOICE_BYTES: usize = 8;
 
+struct Image {
+    act: Act,
+    at: usize,
+    squares: usize,
+}
+
 pub(crate) struct PlanMemory {
     pub(crate) plan: Plan,
     acts: Vec<usize>,
     choices: Vec<usize>,
     /// Images of the inputs of linear ops, where the fast kernels want any.
-    images: Vec<(Act, usize)>,
+    images: Vec<Image>,
     /// Of the image of one input's rows of prompts, which inputs take turns with.
     pub(crate) prompt_image: usize,
     /// Of the largest attention op's partial results.
@@ -43,16 +49,13 @@ impl PlanMemory {
         let acts = plan.acts.iter().map(|a| place(4 * a.width * plan.capacity(a.rows))).collect();
         let choices =
             plan.choices.iter().map(|c| place(CHOICE_BYTES * c.width * plan.capacity(c.rows))).collect();
-        let mut images: Vec<(Act, usize)> = Vec::new();
-        for op in &plan.ops {
-            let (Op::Linear { x, .. } | Op::LinearAdd { x, .. } | Op::LinearGlu { x, .. }) = op else {
-                continue;
-            };
-            let spec = plan.act(*x);
-            let bytes =
-                fast.map_or(0, |f| f.image_bytes(prompt_linear::imaged_rows(&plan, *x, f), spec.width));
-            if bytes > 0 && !images.iter().any(|i| i.0 == *x) {
-                images.push((*x, place(bytes)));
+        let mut images: Vec<Image> = Vec::new();
+        for (fast, act) in plan.ops.iter().filter_map(|op| fast.zip(prompt_linear::input(op))) {
+            let (rows, width) = (prompt_linear::imaged_rows(&plan, act, fast), plan.act(act).width);
+            let bytes = fast.image_bytes(rows, width);
+            if bytes > 0 && !images.iter().any(|i| i.act == act) {
+                let n_cells = fast.image_shape(rows, width).n_blocks as usize;
+                images.push(Image { act, at: place(bytes), squares: place(4 * rows * n_cells) });
             }
         }
         let prompt_image = place(prompt_linear::image_bytes(&plan, fast));
@@ -91,7 +94,12 @@ impl PlanMemory {
     }
 
     pub(crate) fn image(&self, act: Act) -> Option<usize> {
-        self.images.iter().find(|i| i.0 == act).map(|i| i.1)
+        self.images.iter().find(|i| i.act == act).map(|i| i.at)
+    }
+
+    /// Of the sums of squares of each 128 columns of a row, where an image is of rows that a norm has not divided yet.
+    pub(crate) fn squares(&self, act: Act) -> Option<usize> {
+        self.images.iter().find(|i| i.act == act).map(|i| i.squares)
     }
 
     /// Rows the last run had in a buffer of this kind.

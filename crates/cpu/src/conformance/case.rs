@@ -98,6 +98,8 @@ pub enum Arithmetic {
     Weights(DType),
     /// Two such products, one gating the other.
     Gated(DType),
+    /// Several such, each of what the one before made.
+    Chain(DType),
     /// Softmax over keys and values stored like this.
     Attention(KvType),
     /// The delta rule.

@@ -70,6 +70,11 @@ impl Tolerances {
                 let bound = (self.weights)(dtype);
                 Distance { rms: 2.0 * bound.rms, max: 5.0 * bound.max }
             }
+            // Errors of four products add up, and a gated one passes on more than its own.
+            Arithmetic::Chain(dtype) => {
+                let bound = (self.weights)(dtype);
+                Distance { rms: 4.0 * bound.rms, max: 10.0 * bound.max }
+            }
             Arithmetic::Attention(kv) => (self.attention)(kv),
             Arithmetic::Recurrent => self.recurrent,
         }

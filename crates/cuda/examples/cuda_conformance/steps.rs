@@ -16,14 +16,15 @@ const PROMPT: usize = 512;
 
 type Belongs = fn(&Op) -> bool;
 
+/// With the norms between them, which linear ops may make themselves.
 fn is_linear(op: &Op) -> bool {
-    matches!(op, Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. })
+    matches!(op, Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } | Op::Norm { .. })
 }
 
 /// What a step is made of, each captured as a graph of its own. The first says what a graph costs by itself.
 const KINDS: [(&str, Belongs); 8] = [
     ("embed", |op| matches!(op, Op::Embed { .. })),
-    ("linear", is_linear),
+    ("linear, norm", is_linear),
     ("not linear", |op| !is_linear(op)),
     ("norm", |op| matches!(op, Op::Norm { .. })),
     ("recurrent", |op| matches!(op, Op::RecurrentPrepare(_) | Op::Recurrent(_) | Op::GatedNorm { .. })),

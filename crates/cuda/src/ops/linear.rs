@@ -3,9 +3,10 @@
 
 use overdraft_plan::{Act, Glu, LinearOut, MatrixId, Op, VectorId};
 
+use super::folded_norm::FoldedNorm;
 use super::{Cx, glu_params, kernel_params, prompt_linear};
 use crate::driver::Result;
-use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part};
+use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part, Undivided};
 use crate::weights::RawView;
 
 /// `MAX_PARTS` of `linear_simple.cu`.
@@ -85,7 +86,7 @@ pub(super) struct Held {
     out: Option<Act>,
 }
 
-fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
+pub(super) fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
     let part = |weight: MatrixId, bias: Option<VectorId>, out: Act| {
         let weight = cx.weights.handle(weight)?;
         Some(Part { weight, bias: cx.weights.opt_vector(bias), out: cx.act(out) })
@@ -96,7 +97,7 @@ fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
             Some(Held { x: *x, parts, epilogue: Epilogue::Store, out: None })
         }
         Op::LinearAdd { x, weight, bias, gate, stream } => {
-            let epilogue = Epilogue::Add { gate: cx.opt_act(*gate) };
+            let epilogue = Epilogue::Add { gate: cx.opt_act(*gate), norm: None };
             Some(Held { x: *x, parts: vec![part(*weight, *bias, *stream)?], epilogue, out: None })
         }
         Op::LinearGlu { x, gate, up, glu, out } => {
@@ -109,11 +110,20 @@ fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
     }
 }
 
-/// A linear op: rows that are written and rows of prompts on the fast kernels for each, or all rows as files hold weights.
-pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
+/// The linear op that `ops` begins with, and a norm behind it that it makes; says how many ops that were. Rows that are written and
+/// rows of prompts run on the fast kernels for each, or all rows as files hold weights.
+pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let op = &ops[0];
+    cx.forget_images(op);
     if let (Some(fast), Some(held)) = (cx.weights.fast(), held(cx, op)) {
-        launch_written(cx, fast, op, &held)?;
-        return prompt_linear::launch(cx, fast, op, &held);
+        let norm = FoldedNorm::at(cx, ops).filter(|_| cx.rows_of_op(op, held.x, fast).bucket > 0);
+        launch_written(cx, fast, op, &held, norm.as_ref())?;
+        prompt_linear::launch(cx, fast, op, &held)?;
+        let Some(norm) = norm else { return Ok(1) };
+        if prompt_linear::is_apart(cx.plan(), op) {
+            norm.launch(cx)?;
+        }
+        return Ok(2);
     }
     match op {
         Op::Linear { x, outs } => linear(cx, *x, outs),
@@ -122,10 +132,17 @@ pub(super) fn launch(cx: &Cx<'_>, op: &Op) -> Result<()> {
         }
         Op::LinearGlu { x, gate, up, glu, out } => linear_glu(cx, *x, [*gate, *up], *glu, *out),
         _ => unreachable!("called for linear ops"),
-    }
+    }?;
+    Ok(1)
 }
 
-fn launch_written(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -> Result<()> {
+fn launch_written(
+    cx: &Cx<'_>,
+    fast: &dyn LinearKernels,
+    op: &Op,
+    held: &Held,
+    norm: Option<&FoldedNorm>,
+) -> Result<()> {
     let rows = cx.rows_of_op(op, held.x, fast);
     if rows.bucket == 0 {
         return Ok(());
@@ -134,8 +151,10 @@ fn launch_written(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -
     let mut epilogue = held.epilogue;
     // Of all rows or none: what prompts make is not in it.
     let makes_image = fast.makes_image(&held.parts, &epilogue) && rows.bucket == cx.capacity(held.x) as usize;
-    if let (Epilogue::Glu { image, .. }, Some(out), true) = (&mut epilogue, held.out, makes_image) {
-        *image = cx.image_to_make(out);
+    match (&mut epilogue, held.out, norm) {
+        (Epilogue::Glu { image, .. }, Some(out), _) if makes_image => *image = cx.image_to_make(out),
+        (Epilogue::Add { norm, .. }, _, Some(folded)) => *norm = Some(folded.next(cx, fast, rows)),
+        _ => {}
     }
     fast.launch(cx.gpu, &Input { rows, ..input }, &held.parts, epilogue)
 }
@@ -143,13 +162,15 @@ fn launch_written(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -
 /// The input with an image of what it holds now.
 fn imaged(cx: &Cx<'_>, fast: &dyn LinearKernels, x: Act) -> Result<Input> {
     let rows = cx.rows_of_image(x, fast);
-    let place = cx.memory.image(x);
-    let image = place.map_or(0, |at| cx.base + at as u64);
-    let input = Input { x: cx.act(x), image, cols: cx.width(x), rows };
-    let mut imaged = cx.imaged.borrow_mut();
-    if place.is_some() && !imaged.contains(&x) {
+    let at = |place: Option<usize>| place.map_or(0, |at| cx.base + at as u64);
+    let image = at(cx.memory.image(x));
+    let mut images = cx.imaged.borrow_mut();
+    let eps = images.undivided.iter().find(|(act, _)| *act == x).map(|(_, eps)| *eps);
+    let undivided = eps.map(|eps| Undivided { squares: at(cx.memory.squares(x)), eps });
+    let input = Input { x: cx.act(x), image, cols: cx.width(x), rows, undivided };
+    if image != 0 && !images.made.contains(&x) {
         fast.make_image(cx.gpu, &input)?;
-        imaged.push(x);
+        images.made.push(x);
     }
     Ok(input)
 }

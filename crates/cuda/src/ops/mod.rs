@@ -4,6 +4,7 @@
 pub(crate) mod attention;
 pub(crate) mod commit;
 mod experts;
+mod folded_norm;
 mod linear;
 pub(crate) mod prompt_linear;
 pub(crate) mod recurrent;
@@ -33,9 +34,23 @@ pub(crate) struct Cx<'a> {
     /// Of counters that are zero between launches.
     pub(crate) counters: u64,
     /// Inputs whose images are those of what they now hold.
-    pub(crate) imaged: RefCell<Vec<Act>>,
+    pub(crate) imaged: RefCell<Images>,
     /// The input whose rows of prompts the one image for them is of.
     pub(crate) prompt_image: Cell<Option<Act>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Images {
+    made: Vec<Act>,
+    /// Of those, what a norm has multiplied but not divided, and its `eps`.
+    undivided: Vec<(Act, f32)>,
+}
+
+impl Images {
+    fn forget(&mut self, written: &[Act]) {
+        self.made.retain(|act| !written.contains(act));
+        self.undivided.retain(|(act, _)| !written.contains(act));
+    }
 }
 
 impl Cx<'_> {
@@ -92,14 +107,23 @@ impl Cx<'_> {
         if self.rows_of_image(out, fast).bucket < self.capacity(out) as usize {
             return (0, ImageShape::default());
         }
-        self.imaged.borrow_mut().push(out);
+        self.imaged.borrow_mut().made.push(out);
         (self.base + at as u64, fast.image_shape(self.capacity(out) as usize, self.width(out)))
+    }
+
+    /// From now on the image of `out` is that of what a norm makes, not yet divided.
+    fn made_undivided(&self, out: Act, eps: f32) {
+        let mut images = self.imaged.borrow_mut();
+        images.forget(&[out]);
+        images.made.push(out);
+        images.undivided.push((out, eps));
+        self.prompt_image.set(self.prompt_image.get().filter(|act| *act != out));
     }
 
     /// What the op writes is no longer what its images hold.
     fn forget_images(&self, op: &Op) {
         let written = written(op);
-        self.imaged.borrow_mut().retain(|act| !written.contains(act));
+        self.imaged.borrow_mut().forget(&written);
         self.prompt_image.set(self.prompt_image.get().filter(|act| !written.contains(act)));
     }
 
@@ -166,6 +190,27 @@ pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn 
     Wanted { matrices, in_tiles }
 }
 
+/// Whether the op reads the buffer.
+fn reads(op: &Op, act: Act) -> bool {
+    match op {
+        Op::Embed { .. } | Op::Angles { .. } | Op::LoadTaps { .. } => false,
+        Op::Norm { x, .. } | Op::Select { x, .. } | Op::Linear { x, .. } | Op::LinearGlu { x, .. } => {
+            *x == act
+        }
+        Op::LinearAdd { x, gate, stream, .. } => *x == act || *gate == Some(act) || *stream == act,
+        Op::AttentionPrepare(a) => a.q == Some(act) || [a.k, a.v, a.angles].contains(&act),
+        Op::Attention(a) => a.q == act,
+        Op::RecurrentPrepare(r) => [r.qkv, r.b, r.a].contains(&act),
+        Op::Recurrent(r) => [r.prepared, r.preconv, r.gates].contains(&act),
+        Op::GatedNorm { x, gate, .. } => [*x, *gate].contains(&act),
+        Op::Route(r) => r.logits == act,
+        Op::ExpertGlu(e) => e.x == act,
+        Op::ExpertAdd(e) => [e.h, e.stream].contains(&act),
+        Op::Concat { xs, .. } => xs.contains(&act),
+        Op::TopTokens { logits, .. } | Op::Sample { logits, .. } => *logits == act,
+    }
+}
+
 /// Refuses what no kernel here can run, before anything is launched.
 pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
     let refuse = |what: &str, why: String| Err(CudaError::Unsupported { what: what.into(), why });
@@ -199,6 +244,7 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
                 recurrent::recurrent(cx, &fused)?;
                 fused.n_ops
             }
+            None if prompt_linear::input(op).is_some() => linear::launch(cx, rest)?,
             None => {
                 launch(op, cx)?;
                 1
@@ -219,10 +265,12 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::GatedNorm { x, gate, norm, head_dim, out } => {
             row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
         }
-        Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => linear::launch(cx, op),
         Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
         Op::RecurrentPrepare(_) | Op::Recurrent(_) => unreachable!("taken by `recurrent::Fused`"),
+        Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => {
+            unreachable!("taken by `linear::launch`")
+        }
         Op::Route(op) => experts::route(cx, op),
         Op::ExpertGlu(op) => experts::glu(cx, op),
         Op::ExpertAdd(op) => experts::add(cx, op),

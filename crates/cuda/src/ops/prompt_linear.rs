@@ -19,11 +19,15 @@ pub(crate) fn input(op: &Op) -> Option<Act> {
 /// Whether the op's rows of prompts run on kernels of their own. Heads are for chosen rows, few at a time; routers must choose for a
 /// prompt as close to the definitions as they do for what is written.
 pub(crate) fn is_apart(plan: &Plan, op: &Op) -> bool {
+    plan.written_before_prompts.is_some() && can_be_apart(plan, op)
+}
+
+/// The same for a plan with prompts.
+pub(super) fn can_be_apart(plan: &Plan, op: &Op) -> bool {
     let feeds_router = |outs: &[overdraft_plan::LinearOut]| {
         plan.ops.iter().any(|op| matches!(op, Op::Route(r) if outs.iter().any(|o| o.out == r.logits)))
     };
-    plan.written_before_prompts.is_some()
-        && input(op).is_some_and(|x| plan.act(x).rows == RowSet::Step)
+    input(op).is_some_and(|x| plan.act(x).rows == RowSet::Step)
         && !matches!(op, Op::Linear { outs, .. } if feeds_router(outs))
 }
 

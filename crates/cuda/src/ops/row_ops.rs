@@ -72,7 +72,17 @@ pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
     // Wider rows, and such as are no whole chunks, get their image from a kernel of its own.
     let has_chunks = cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS;
-    let (image, shape) = if has_chunks { cx.image_to_make(out) } else { Default::default() };
+    let image = if has_chunks { cx.image_to_make(out) } else { Default::default() };
+    norm_and_image(cx, x, norm, (out, tap), image)
+}
+
+pub(super) fn norm_and_image(
+    cx: &Cx<'_>,
+    x: Act,
+    norm: RmsNorm,
+    (out, tap): (Act, Option<Act>),
+    (image, shape): (u64, ImageShape),
+) -> Result<()> {
     let params = Norm {
         n_rows: cx.count(x),
         x: cx.act(x),

@@ -3,7 +3,7 @@
 use super::deal::{Lists, Product};
 use super::layout::{CELL_COLS, Format};
 use crate::driver::Device;
-use crate::linear::{ImageShape, Input};
+use crate::linear::{ImageShape, Input, NextNorm};
 use crate::ops::kernel_params;
 
 pub(super) const MAX_PARTS: usize = 6;
@@ -28,7 +28,7 @@ const REST_BYTES: usize = 2048;
 /// Barriers of the inputs' ring take a fixed place.
 const MAX_INPUTS: usize = 8;
 /// `Room` of `linear_finish.cuh`.
-const ROOM_BYTES: usize = 16 * MAX_INPUTS + 2 * 256 * 4;
+const ROOM_BYTES: usize = 16 * MAX_INPUTS + 3 * 256 * 4;
 /// Two rows of a unit's sums change places in a warp's slot.
 const LEAST_SLOT_BYTES: usize = 2 * 1040;
 /// What of a device a launch's shared memory follows from.
@@ -83,8 +83,8 @@ impl Rings {
     }
 }
 
-/// Room for lists of any matrix people have: a head of 250 000 outputs on 20 multiprocessors takes 7.
-const LISTS_BYTES: usize = 8 * 1024;
+/// Room for lists of any matrix people have: a head of 250 000 outputs on 20 multiprocessors takes 7.0 KB.
+const LISTS_BYTES: usize = 7680;
 
 /// Tiles of 8 rows that fit a launch with weights of any format.
 pub(super) fn group_tiles(space: Space) -> usize {
@@ -107,7 +107,7 @@ struct Part {
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue {
     Store,
-    Add { gate: u64 },
+    Add { gate: u64, norm: Option<NextNorm> },
     Glu { kind: u32, alpha: f32, limit: f32, image: (u64, ImageShape) },
     GluJoin { kind: u32, alpha: f32, limit: f32 },
 }
@@ -119,8 +119,11 @@ kernel_params!(LinearParams {
     count: u64,
     gate: u64,
     partials: u64,
+    squares: u64,
     next_image: u64,
-    next_shape: ImageShape,
+    next_weight: u64,
+    next_squares: u64,
+    next_tap: u64,
     list_segments: u32,
     first_row: u32,
     n_cells: u32,
@@ -132,8 +135,11 @@ kernel_params!(LinearParams {
     glu_kind: u32,
     glu_alpha: f32,
     glu_limit: f32,
+    next_cells: u32,
     parts: [Part; MAX_PARTS],
     n_slots: u32,
+    eps: f32,
+    per_column: f32,
     pad: u32,
 });
 
@@ -156,11 +162,14 @@ impl Plan {
         partials: u64,
     ) -> Self {
         let no_image = (0, ImageShape::default());
-        let (epilogue, gate, (glu_kind, glu_alpha, glu_limit), (next_image, next_shape)) = match epilogue {
-            Epilogue::Store => (0, 0, (0, 0.0, 0.0), no_image),
-            Epilogue::Add { gate } => (1, gate, (0, 0.0, 0.0), no_image),
-            Epilogue::Glu { kind, alpha, limit, image } => (2, 0, (kind, alpha, limit), image),
-            Epilogue::GluJoin { kind, alpha, limit } => (3, 0, (kind, alpha, limit), no_image),
+        let no_norm = NextNorm { weight: 0, squares: 0, tap: 0, image: no_image };
+        let (epilogue, gate, (glu_kind, glu_alpha, glu_limit), next) = match epilogue {
+            Epilogue::Store => (0, 0, (0, 0.0, 0.0), no_norm),
+            Epilogue::Add { gate, norm } => (1, gate, (0, 0.0, 0.0), norm.unwrap_or(no_norm)),
+            Epilogue::Glu { kind, alpha, limit, image } => {
+                (2, 0, (kind, alpha, limit), NextNorm { image, ..no_norm })
+            }
+            Epilogue::GluJoin { kind, alpha, limit } => (3, 0, (kind, alpha, limit), no_norm),
         };
         let mut parts = [Part::default(); MAX_PARTS];
         for (part, product) in parts.iter_mut().zip(products) {
@@ -179,8 +188,11 @@ impl Plan {
             count: 0,
             gate,
             partials,
-            next_image,
-            next_shape,
+            squares: 0,
+            next_image: next.image.0,
+            next_weight: next.weight,
+            next_squares: next.squares,
+            next_tap: next.tap,
             list_segments: lists.of_block as u32,
             first_row: 0,
             n_cells: 0,
@@ -192,8 +204,11 @@ impl Plan {
             glu_kind,
             glu_alpha,
             glu_limit,
+            next_cells: next.image.1.n_blocks,
             parts,
             n_slots: 0,
+            eps: 0.0,
+            per_column: 0.0,
             pad: 0,
         };
         Self {
@@ -220,11 +235,20 @@ impl Plan {
     ) -> Option<(LinearParams, usize)> {
         let rings = Rings::new(self.stage_bytes, tiles, self.list_bytes, space)?;
         let n_cells = input.cols.div_ceil(CELL_COLS);
-        let image = input.image + (first * n_cells * (CELL_BYTES + REST_BYTES)) as u64;
+        // Images lie in groups of as many row tiles as a launch has.
+        let of_group = |image: u64, n_cells: usize| match image {
+            0 => 0,
+            _ => image + (first * n_cells * (CELL_BYTES + REST_BYTES)) as u64,
+        };
+        let image = of_group(input.image, n_cells);
         let params = LinearParams {
             image,
             rest: image + (n_cells * tiles * CELL_BYTES) as u64,
             count: input.rows.count,
+            squares: input.undivided.map_or(0, |u| u.squares),
+            eps: input.undivided.map_or(0.0, |u| u.eps),
+            per_column: 1.0 / input.cols as f32,
+            next_image: of_group(self.params.next_image, self.params.next_cells as usize),
             first_row: 8 * first as u32,
             n_cells: n_cells as u32,
             n_slots: rings.n_slots as u32,

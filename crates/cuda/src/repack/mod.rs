@@ -236,7 +236,7 @@ impl LinearKernels for Tiles {
         };
         match epilogue {
             Epilogue::Store => parts.chunks(MAX_PARTS).try_for_each(|parts| all(parts, Kind::Store)),
-            Epilogue::Add { gate } => all(parts, Kind::Add { gate }),
+            Epilogue::Add { gate, norm } => all(parts, Kind::Add { gate, norm }),
             Epilogue::Glu { kind, alpha, limit, image } => {
                 let [gate, up] = [&parts[0], &parts[1]];
                 if self.is_pair(gate, up) {

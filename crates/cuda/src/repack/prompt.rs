@@ -323,7 +323,7 @@ impl Tiles {
                 self.prompt_launch(gpu, input, &[single(gate)], STORE)?;
                 self.prompt_launch(gpu, input, &[single(up)], (3, 0, glu))
             }
-            (Epilogue::Add { gate }, parts) => {
+            (Epilogue::Add { gate, .. }, parts) => {
                 let parts: Vec<_> = parts.iter().map(single).collect();
                 self.prompt_launch(gpu, input, &parts, (1, gate, STORE.2))
             }

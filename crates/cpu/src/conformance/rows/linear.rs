@@ -1,7 +1,7 @@
 //! Products with weights of every type.
 
 use overdraft_formats::DType;
-use overdraft_plan::{Glu, LinearOut, Op};
+use overdraft_plan::{Glu, LinearOut, Op, RmsNorm};
 
 use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Kind};
 
@@ -47,6 +47,14 @@ pub(super) fn adds() -> Vec<Case> {
             cases.push(add(dtype, 256, 37, bias, gate));
         }
     }
+    use DType::{F32, Q4_0, Q4_K, Q6_K, Q8_0};
+    cases.extend([
+        layer([F32; 5], [96, 37, 70]),
+        layer([Q8_0; 5], [96, 160, 96]),
+        layer([Q4_0; 5], [64, 640, 352]),
+        layer([Q4_K, Q4_K, Q6_K, Q4_K, F32], [256, 768, 512]),
+        layer([Q8_0, Q8_0, F32, Q6_K, Q8_0], [64, 4352, 64]),
+    ]);
     cases
 }
 
@@ -95,6 +103,33 @@ fn add(dtype: DType, n_in: usize, n_out: usize, with_bias: bool, with_gate: bool
         let gate = with_gate.then(|| gate.record(r));
         r.push(Op::LinearAdd { x, weight, bias, gate, stream });
         vec![stream]
+    })
+}
+
+/// What follows a mixer: its sum, a norm with a tap, a gated pair, their sum, the next layer's norm and its two inputs. A backend may run
+/// any of these together, and must make of them what each alone makes.
+fn layer(types: [DType; 5], [n_in, hidden, ffn]: [usize; 3]) -> Case {
+    let coarsest = types.into_iter().reduce(coarser).unwrap_or(types[0]);
+    let name = format!("{types:?}, {n_in} to {hidden}, {ffn}, norms between");
+    let mut b = CaseBuilder::new(Kind::LinearAdd, Arithmetic::Chain(coarsest), name);
+    let (input, stream) = (b.input(n_in, 1.0), b.input(hidden, 1.0));
+    let [sum, pair, down, first, second] = types;
+    let weight = b.matrix(sum, hidden, n_in);
+    let (gate, up) = (b.matrix(pair, ffn, hidden), b.matrix(pair, ffn, hidden));
+    let (down, first, second) =
+        (b.matrix(down, hidden, ffn), b.matrix(first, 300, hidden), b.matrix(second, 41, hidden));
+    let norms = [1e-6, 1e-2].map(|eps| RmsNorm { weight: b.norm_weight(hidden), eps });
+    b.build(move |r| {
+        let (x, stream, tap) = (input.record(r), stream.record(r), r.act(hidden));
+        let (normed, gated, y1, y2) = (r.act(hidden), r.act(ffn), r.act(300), r.act(41));
+        r.push(Op::LinearAdd { x, weight, bias: None, gate: None, stream });
+        r.push(Op::Norm { x: stream, norm: norms[0], out: normed, tap: Some(tap) });
+        r.push(Op::LinearGlu { x: normed, gate, up, glu: Glu::Swish, out: gated });
+        r.push(Op::LinearAdd { x: gated, weight: down, bias: None, gate: None, stream });
+        r.push(Op::Norm { x: stream, norm: norms[1], out: normed, tap: None });
+        let out = |weight, out| LinearOut { weight, bias: None, out };
+        r.push(Op::Linear { x: normed, outs: vec![out(first, y1), out(second, y2)] });
+        vec![tap, stream, y1, y2]
     })
 }
 

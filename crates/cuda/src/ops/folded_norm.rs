@@ -1,0 +1,62 @@
+//! A norm that its neighbours make, so that it takes no launch of its own.
+//!
+//! That is one behind a sum, where only linear ops read it: the sum's ends write the image of the stream times the norm's weights, and
+//! whoever reads that divides its own sums. Whether it is so is a matter of the plan's ops alone, never of rows or prompts: a written
+//! row gets the same bits in every plan.
+
+use overdraft_plan::{Act, Op, RmsNorm};
+
+use super::linear::held;
+use super::{Cx, prompt_linear, reads, row_ops, written};
+use crate::driver::Result;
+use crate::linear::{LinearKernels, NextNorm, Rows};
+
+pub(super) struct FoldedNorm {
+    norm: RmsNorm,
+    x: Act,
+    out: Act,
+    tap: Option<Act>,
+}
+
+impl FoldedNorm {
+    /// The norm behind the sum that `ops` begins with, if the fast kernels hold that and every op that reads the norm's result.
+    pub(super) fn at(cx: &Cx<'_>, ops: &[Op]) -> Option<Self> {
+        let [sum @ Op::LinearAdd { stream, .. }, Op::Norm { x, norm, out, tap }, rest @ ..] = ops else {
+            return None;
+        };
+        let is_ours = |op: &Op| prompt_linear::can_be_apart(cx.plan(), op) && held(cx, op).is_some();
+        if x != stream || !is_ours(sum) || cx.memory.image(*out).is_none() {
+            return None;
+        }
+        let mut is_read = false;
+        for op in rest {
+            if reads(op, *out) {
+                is_read = true;
+                if prompt_linear::input(op) != Some(*out) || !is_ours(op) {
+                    return None;
+                }
+            }
+            if written(op).contains(out) {
+                break;
+            }
+        }
+        is_read.then_some(Self { norm: *norm, x: *x, out: *out, tap: *tap })
+    }
+
+    /// What the sum's launch over these rows makes of it. From now on its image counts as made.
+    pub(super) fn next(&self, cx: &Cx<'_>, fast: &dyn LinearKernels, rows: Rows) -> NextNorm {
+        cx.made_undivided(self.out, self.norm.eps);
+        let place = |at: Option<usize>| at.map_or(0, |at| cx.base + at as u64);
+        NextNorm {
+            weight: cx.weights.vector(self.norm.weight),
+            squares: place(cx.memory.squares(self.out)),
+            tap: cx.opt_act(self.tap),
+            image: (place(cx.memory.image(self.out)), fast.image_shape(rows.bucket, cx.width(self.out))),
+        }
+    }
+
+    /// Rows of prompts get theirs from the kernel; so do written ones, for nobody.
+    pub(super) fn launch(&self, cx: &Cx<'_>) -> Result<()> {
+        row_ops::norm_and_image(cx, self.x, self.norm, (self.out, self.tap), Default::default())
+    }
+}
