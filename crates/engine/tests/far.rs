@@ -5,14 +5,12 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{DemoPair, demo_pair_on};
+use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
-use overdraft_plan::{
-    Act, Backend, BackendError, Choice, Footprint, Plan, PlanId, StateId, StateSpec, Step, Weights,
-};
+use overdraft_plan::{Act, Backend, BackendError, Footprint, Plan, PlanId, StateId, Step, Weights};
 
 /// The CPU as if it were a device, counting what is read of it.
 struct Far {
@@ -24,9 +22,7 @@ struct Far {
 }
 
 impl Backend for Far {
-    fn describe(&self) -> String {
-        self.cpu.describe()
-    }
+    passes_on!(cpu: describe, load, allocate, slots, prepare, commit, read_choices);
     fn computes_whole_buckets(&self) -> bool {
         self.cpu.computes_whole_buckets()
     }
@@ -38,21 +34,6 @@ impl Backend for Far {
         // Tables that are there twice, and kernels.
         if self.is_far { Footprint { weights: 2 * near.weights, plans: 100 << 20, ..near } } else { near }
     }
-    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
-        self.cpu.load(weights)
-    }
-    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
-        self.cpu.allocate(spec)
-    }
-    fn reset_slot(&mut self, state: StateId, slot: usize) {
-        self.cpu.reset_slot(state, slot);
-    }
-    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
-        self.cpu.copy_slot(state, from, to);
-    }
-    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
-        self.cpu.prepare(plan)
-    }
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
         // The draft's blocks and prompts are sure to the last row.
         if (0..step.n_seqs()).all(|s| step.seq(s).n_sure == 1) {
@@ -60,15 +41,9 @@ impl Backend for Far {
         }
         self.cpu.run(plan, state, step)
     }
-    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
-        self.cpu.commit(plan, state, step, paths);
-    }
     fn read(&self, plan: PlanId, act: Act) -> &[f32] {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.cpu.read(plan, act)
-    }
-    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
-        self.cpu.read_choices(plan, choice)
     }
 }
 

@@ -3,13 +3,11 @@
 
 mod common;
 
-use std::sync::Arc;
-
-use common::{DemoPair, demo_pair, demo_pair_on};
+use common::{DemoPair, demo_pair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Witness};
-use overdraft_plan::{Act, Backend, BackendError, Choice, Plan, PlanId, StateId, StateSpec, Step, Weights};
+use overdraft_plan::{Backend, BackendError, Plan, PlanId, StateId, StateSpec, Step};
 
 /// The CPU with another arithmetic for prompts, as far from that for writing as can be: it reads each token as the one beside it.
 struct Apart {
@@ -47,24 +45,13 @@ impl Apart {
 }
 
 impl Backend for Apart {
-    fn describe(&self) -> String {
-        self.cpu.describe()
-    }
+    passes_on!(cpu: describe, load, slots, commit, read, read_choices);
     fn reads_apart(&self) -> bool {
         true
-    }
-    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
-        self.cpu.load(weights)
     }
     fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
         self.n_classes = spec.classes.len();
         self.cpu.allocate(spec)
-    }
-    fn reset_slot(&mut self, state: StateId, slot: usize) {
-        self.cpu.reset_slot(state, slot);
-    }
-    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
-        self.cpu.copy_slot(state, from, to);
     }
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
         self.plans.push(plan.written_before_prompts);
@@ -75,15 +62,6 @@ impl Backend for Apart {
             None => self.cpu.run(plan, state, step),
             Some(_) => self.cpu.run(plan, state, &self.read_as(step)),
         }
-    }
-    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
-        self.cpu.commit(plan, state, step, paths);
-    }
-    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
-        self.cpu.read(plan, act)
-    }
-    fn read_choices(&self, plan: PlanId, choice: Choice) -> &[(u32, f32)] {
-        self.cpu.read_choices(plan, choice)
     }
 }
 

@@ -6,15 +6,12 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{DemoPair, demo_pair_on};
+use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Specials;
-use overdraft_plan::{
-    Act, Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, Plan, PlanId, StateId, StateSpec, Step,
-    Weights,
-};
+use overdraft_plan::{Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, PlanId, StateId, Step};
 
 const PROMPTS: [&str; 5] = [
     "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
@@ -183,26 +180,9 @@ struct Doubtful {
 }
 
 impl Backend for Doubtful {
-    fn describe(&self) -> String {
-        self.cpu.describe()
-    }
+    passes_on!(cpu: describe, load, allocate, slots, prepare, commit, read);
     fn is_far(&self) -> bool {
         true
-    }
-    fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError> {
-        self.cpu.load(weights)
-    }
-    fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
-        self.cpu.allocate(spec)
-    }
-    fn reset_slot(&mut self, state: StateId, slot: usize) {
-        self.cpu.reset_slot(state, slot);
-    }
-    fn copy_slot(&mut self, state: StateId, from: usize, to: usize) {
-        self.cpu.copy_slot(state, from, to);
-    }
-    fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
-        self.cpu.prepare(plan)
     }
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
         self.cpu.run(plan, state, step)?;
@@ -221,12 +201,6 @@ impl Backend for Doubtful {
             }
         }
         Ok(())
-    }
-    fn commit(&mut self, plan: PlanId, state: StateId, step: &Step, paths: &[Vec<u32>]) {
-        self.cpu.commit(plan, state, step, paths);
-    }
-    fn read(&self, plan: PlanId, act: Act) -> &[f32] {
-        self.cpu.read(plan, act)
     }
     fn read_choices(&self, _: PlanId, _: Choice) -> &[(u32, f32)] {
         &self.choices

@@ -338,17 +338,6 @@ mod tests {
     use super::*;
     use crate::round::MAX_STOP_IDS;
 
-    const DRAWING: Drawing = Drawing {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        frequency_penalty: 0.0,
-        presence_penalty: 0.0,
-        seed: 0,
-        choice: 0,
-    };
     const RESIDENT: Resident = Resident {
         slot: 0,
         committed: 10,
@@ -357,7 +346,7 @@ mod tests {
         root: 7,
         limit: 100,
         stop_ids: [NO_TOKEN; MAX_STOP_IDS],
-        drawing: DRAWING,
+        drawing: Drawing::GREEDY,
         is_active: true,
     };
 

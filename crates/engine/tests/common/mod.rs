@@ -1,5 +1,5 @@
 //! Files of the repository that tests read, and the demo pair made of them.
-#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test program uses a part")]
 
 #[path = "../../../models/tests/common/families.rs"]
 mod families;
@@ -38,3 +38,52 @@ pub(crate) fn demo_pair_on(backend: Box<dyn Backend>, pair: DemoPair, config: En
     });
     Engine::new(decoder, draft, tokenizer, backend, config).unwrap()
 }
+
+/// What a test's own backend leaves to the one behind it.
+macro_rules! passes_on {
+    ($to:ident: $($what:ident),* $(,)?) => { $(passes_on!(@ $what $to);)* };
+    (@ describe $to:ident) => {
+        fn describe(&self) -> String {
+            self.$to.describe()
+        }
+    };
+    (@ load $to:ident) => {
+        fn load(&mut self, weights: std::sync::Arc<overdraft_plan::Weights>) -> Result<(), overdraft_plan::BackendError> {
+            self.$to.load(weights)
+        }
+    };
+    (@ allocate $to:ident) => {
+        fn allocate(&mut self, spec: &overdraft_plan::StateSpec) -> Result<overdraft_plan::StateId, overdraft_plan::BackendError> {
+            self.$to.allocate(spec)
+        }
+    };
+    (@ slots $to:ident) => {
+        fn reset_slot(&mut self, state: overdraft_plan::StateId, slot: usize) {
+            self.$to.reset_slot(state, slot);
+        }
+        fn copy_slot(&mut self, state: overdraft_plan::StateId, from: usize, to: usize) {
+            self.$to.copy_slot(state, from, to);
+        }
+    };
+    (@ prepare $to:ident) => {
+        fn prepare(&mut self, plan: overdraft_plan::Plan) -> Result<overdraft_plan::PlanId, overdraft_plan::BackendError> {
+            self.$to.prepare(plan)
+        }
+    };
+    (@ commit $to:ident) => {
+        fn commit(&mut self, plan: overdraft_plan::PlanId, state: overdraft_plan::StateId, step: &overdraft_plan::Step, paths: &[Vec<u32>]) {
+            self.$to.commit(plan, state, step, paths);
+        }
+    };
+    (@ read $to:ident) => {
+        fn read(&self, plan: overdraft_plan::PlanId, act: overdraft_plan::Act) -> &[f32] {
+            self.$to.read(plan, act)
+        }
+    };
+    (@ read_choices $to:ident) => {
+        fn read_choices(&self, plan: overdraft_plan::PlanId, choice: overdraft_plan::Choice) -> &[(u32, f32)] {
+            self.$to.read_choices(plan, choice)
+        }
+    };
+}
+pub(crate) use passes_on;

@@ -34,21 +34,23 @@ pub struct Drawing {
 
 impl Default for Drawing {
     fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            seed: 0,
-            choice: 0,
-        }
+        Self::GREEDY
     }
 }
 
 impl Drawing {
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        seed: 0,
+        choice: 0,
+    };
+
     pub fn is_greedy(&self) -> bool {
         self.temperature < GREEDY_BELOW
     }
