@@ -339,7 +339,7 @@ mod tests {
         near(model.step_seconds(36), 3.2 * (1.0 + 44.0 / 8.0), 1e-9);  // 48 rows are computed; a guess
         assert_eq!(model.known_rows(), 8);
         model.seed([(16, 4.4), (32, 6.0)], Some(0.5));
-        for (rows, seconds) in [(3, 3.2), (4, 3.2), (5, 3.6), (8, 3.6), (9, 4.4), (17, 5.2), (24, 5.2), (32, 6.0), (33, 7.6), (999, 54.0)] {
+        for (rows, seconds) in [(3, 3.2), (4, 3.2), (5, 3.6), (8, 3.6), (9, 4.4), (17, 5.2), (24, 5.2), (32, 6.0), (33, 7.6), (999, 105.2), (3000, 207.6)] {
             near(model.step_seconds(rows), seconds, 1e-9);
         }
         near(model.draft_seconds(), 0.5, 1e-9);
