@@ -22,7 +22,7 @@ use crate::step_data::StepLayout;
 use crate::watch::{Span, Watch};
 use crate::weights::{DeviceWeights, fast_kernels};
 
-/// Kernels, graphs, the shares of linear ops and what steps send.
+/// Kernels, graphs, the shares of linear ops and what steps send. A guess: no device was asked yet what they take.
 const PLANS_BYTES: usize = 256 << 20;
 
 /// A plan, and what was made of it for one state and one place of the buffers.
@@ -237,8 +237,8 @@ impl Cuda {
         Ok(())
     }
 
-    /// What a plan's ops are launched with in a round, whose page tables lie elsewhere.
-    pub(crate) fn cx(&self, id: PlanId, state: StateId, tables: u64) -> Cx<'_> {
+    /// What a plan's ops are launched with.
+    pub(crate) fn cx(&self, id: PlanId, state: StateId) -> Cx<'_> {
         let (memory, state) = (&self.plans[id.0 as usize].memory, &self.states[state.0 as usize]);
         let layout = StepLayout::new(memory.plan.bucket, state.pages.len());
         Cx {
@@ -246,7 +246,7 @@ impl Cuda {
             weights: &self.weights,
             memory,
             state,
-            step: layout.view(self.step.ptr()).with_tables(tables),
+            step: layout.view(self.step.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),
             imaged: RefCell::default(),
@@ -263,25 +263,13 @@ impl Cuda {
         if self.watch.as_ref().is_some_and(|watch| watch.holds(&watch.commit)) {
             self.drain()?;
         }
-        let state = &self.states[state_id.0 as usize];
-        let prepared = &mut self.plans[id.0 as usize];
-        let layout = StepLayout::new(prepared.memory.plan.bucket, state.pages.len());
-        let cx = Cx {
-            gpu: Gpu { device: &self.device, queue: &self.queue },
-            weights: &self.weights,
-            memory: &prepared.memory,
-            state,
-            step: layout.view(self.step.ptr()),
-            base: self.arena.ptr(),
-            counters: self.counters.ptr(),
-            imaged: RefCell::default(),
-            prompt_image: Cell::default(),
-        };
-        if prepared.tables.is_none() {
-            prepared.tables = Some(commit::CommitTables::new(&cx)?);
+        if self.plans[id.0 as usize].tables.is_none() {
+            let tables = commit::CommitTables::new(&self.cx(id, state_id))?;
+            self.plans[id.0 as usize].tables = Some(tables);
         }
-        let tables = prepared.tables.as_ref().expect("made above");
         self.is_busy = true;
+        let cx = self.cx(id, state_id);
+        let tables = self.plans[id.0 as usize].tables.as_ref().expect("made above");
         // What the step left is still on the device: sequences, rows and page tables are not sent again.
         let paths = &paths[..step.n_seqs().min(paths.len())];
         let span = self.watch.as_ref().map(|watch| watch.commit.clone());

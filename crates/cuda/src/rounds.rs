@@ -261,7 +261,7 @@ impl Cuda {
         self.last_run = Some(spec.verify);
         self.is_busy = true;
         if self.rounds.prepared[id.0 as usize].tables.is_none() {
-            let tables = CommitTables::new(&self.cx(spec.verify, state, 0))?;
+            let tables = CommitTables::new(&self.cx(spec.verify, state))?;
             self.rounds.prepared[id.0 as usize].tables = Some(tables);
         }
         self.rounds.prepared[id.0 as usize].last_asked = self.rounds.asked;
@@ -287,8 +287,10 @@ impl Cuda {
     fn launch_round(&self, round: &Prepared) -> Result<()> {
         let (Some(memory), Some(tables)) = (&self.rounds.memory, &round.tables) else { return Ok(()) };
         let (spec, at) = (&round.spec, memory.tables.ptr());
-        let [inject, block, verify] =
-            [spec.inject, spec.block, spec.verify].map(|plan| self.cx(plan, round.state, at));
+        let [inject, block, verify] = [spec.inject, spec.block, spec.verify].map(|plan| {
+            let cx = self.cx(plan, round.state);
+            Cx { step: cx.step.with_tables(at), ..cx }
+        });
         let n_choices = spec.depths * spec.n_candidates;
         let passes = spec.seqs.div_ceil(spec.per_pass);
         let found = block.choice(spec.candidates);
