@@ -63,15 +63,16 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), base = shared_register(shared);
     const u32 rings = base + (u32)sizeof(Room), inputs_at = rings + WARPS * N_SLOTS(p) * p.slot_bytes, segments_at = inputs_at + p.n_inputs * p.input_bytes;
     const Segment* const segments = (const Segment*)(shared + (segments_at - base));
-    u32* const wanted = (u32*)(segments + p.list_segments);
-    const u8* list = (const u8*)p.segments + (u64)blockIdx.x * p.list_segments * sizeof(Segment);
-    for (u32 i = threadIdx.x; i < p.list_segments * (sizeof(Segment) / 16); i += THREADS) copy_16(segments_at + i * 16, list + i * 16);
+    const u8* list = (const u8*)p.lists + (u64)blockIdx.x * p.list_bytes;
+    for (u32 at = threadIdx.x * 16; at < p.list_bytes; at += THREADS * 16) copy_16(segments_at + at, list + at);
     copies_end_group();
+    const u32 n_rows = rows_of_group<TILES>(p);
     if (threadIdx.x < p.n_inputs) {
         barrier_init(base + threadIdx.x * 8, COPY_LANES);
         barrier_init(base + (MAX_INPUTS + threadIdx.x) * 8, WARPS);
     }
     barrier_init_visible();
+    if (threadIdx.x == 0) room.n_rows = n_rows;
     copies_wait<0>();
     __syncthreads();
     pdl_next();
@@ -80,15 +81,10 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     stream.copy_first();
     stream.turn();
 
-    u32 n = 0;
-#pragma unroll 1
-    for (const Segment* s = segments; s->n > 0; n += s->n, s++)
-#pragma unroll 1
-        for (u32 i = threadIdx.x; i < s->n; i += THREADS) wanted[n + i] = input_of(s->format, p.n_cells, s->first_stage + i);
-    Inputs<TILES> inputs = {p, inputs_at, base, base + 8 * MAX_INPUTS, wanted, n, 0};
-    __syncthreads();
+    Inputs<TILES> inputs = {p, inputs_at, base, base + 8 * MAX_INPUTS, (const u32*)(segments + p.list_segments), segments->n_of_block, 0};
     pdl_wait();
     if (warp == 0) inputs.begin();
+    make_factors<TILES>(p, room, warp, n_rows);
 
 #pragma unroll 1
     for (const Segment* s = segments; s->n > 0; s++) {

@@ -13,10 +13,12 @@
 
 #define ROW_BYTES 1040u  // 256 outputs; what is past them keeps rows in different banks
 
-// Shared memory beside the rings.
-struct Room {
+// Shared memory beside the rings, which begin where a line of 128 bytes does: 16 bytes off, stages took 13 % longer.
+struct __align__(128) Room {
     u64 inputs_full[MAX_INPUTS], inputs_empty[MAX_INPUTS];
     float scale[UNIT_OUTPUTS], bias[UNIT_OUTPUTS], weight[UNIT_OUTPUTS];
+    float factor[8 * MAX_TILES];  // of each row's sums (a multiple of the warps)
+    u32 n_rows;                   // that there are
 };
 
 // Where a row's sums change places: two rows in each warp's slot for weights that nobody reads or fills at a segment's end. (A
@@ -74,21 +76,35 @@ __device__ __forceinline__ void scaled(float4 sum, const Room& room, u32 output,
     y[0] = fmaf(sum.x, scale.x, bias.x), y[1] = fmaf(sum.y, scale.y, bias.y), y[2] = fmaf(sum.z, scale.z, bias.z), y[3] = fmaf(sum.w, scale.w, bias.w);
 }
 
-// What a row's sums are multiplied by, where its norm did not divide it. By a warp, which asks for the squares before it needs them.
-struct Divisor {
-    float squares[4];
-    __device__ __forceinline__ Divisor(const LinearParams& p, u32 row) {
-        const float* from = (const float*)p.squares + (u64)row * p.n_cells;
-        const u32 lane = threadIdx.x & 31;
+// Rows of the launch's group that there are. Known before the launch ahead has ended.
+template <int TILES>
+__device__ __forceinline__ u32 rows_of_group(const LinearParams& p) {
+    const u32 count = *(const u32*)p.count, there = count <= p.first_row ? 0 : count - p.first_row;
+    return there < 8 * TILES ? there : 8 * TILES;
+}
+
+// What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way. (Made at
+// the ends of units it held them up by a trip to memory, and so did asking for the number of rows there.) No branch that could look
+// different from lane to lane: the stages that follow would be longer for it.
+template <int TILES>
+__device__ __forceinline__ void make_factors(const LinearParams& p, Room& room, u32 warp, u32 n_rows) {
+    const u32 lane = threadIdx.x & 31;
 #pragma unroll
-        for (u32 k = 0; k < 4; k++) squares[k] = p.squares && k * 32 + lane < p.n_cells ? from[k * 32 + lane] : 0.0f;
+    for (u32 first = 0; first < 8 * TILES; first += WARPS) {
+        const u32 row = first + warp;
+        float factor = 1.0f;
+        if (p.squares) {
+            const float* from = (const float*)p.squares + (u64)(p.first_row + (row < n_rows ? row : 0)) * p.n_cells;
+            float squares[4];
+#pragma unroll
+            for (u32 k = 0; k < 4; k++) squares[k] = k * 32 + lane < p.n_cells ? from[k * 32 + lane] : 0.0f;
 #pragma unroll 1
-        for (u32 i = 128 + lane; p.squares && i < p.n_cells; i += 32) squares[0] += from[i];
+            for (u32 i = 128; i < p.n_cells; i += 32) squares[0] += i + lane < p.n_cells ? from[i + lane] : 0.0f;
+            factor = rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps));
+        }
+        if (lane == 0) room.factor[row] = factor;
     }
-    __device__ __forceinline__ float factor(const LinearParams& p) const {
-        return p.squares ? rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps)) : 1.0f;
-    }
-};
+}
 
 // By a warp: 128 outputs of a row of the group become what the next op reads.
 template <int TILES>
@@ -113,7 +129,7 @@ __device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 
 template <int TILES>
 __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, const Room& room, Rows rows, const Sums<TILES>& sums) {
     const Lane l;
-    const u32 warp = threadIdx.x >> 5, count = *(const u32*)p.count;
+    const u32 warp = threadIdx.x >> 5, n_rows = room.n_rows;
     const bool is_part = s.n_partials == IS_PARTIAL;
     const Part& part = p.parts[s.part];
     // All but the next segment's first stage, unless the scales are among its copies.
@@ -127,7 +143,6 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
     __syncthreads();
     // A warp takes 128 outputs of a row; of a pair gates, whose ups lie 128 further.
     const bool is_pair = part.paired && !is_part;
-    const u32 there = count <= p.first_row ? 0 : count - p.first_row, n_rows = there < 8 * TILES ? there : 8 * TILES;
 #pragma unroll 1
     for (u32 i = warp; i < (is_pair ? n_rows : 2 * n_rows); i += WARPS) {
         const u32 row = is_pair ? i : i / 2, half = is_pair ? 0 : i % 2, in_unit = half * 128 + l.lane * 4;
@@ -139,10 +154,9 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
         const Four out(part.out, part.n_out, p.first_row + row, cell * 128 + l.lane * 4);
         float before[4], x[4];
         if (p.epilogue == ADD || p.epilogue == GLU_JOIN) out.load(before);
-        const Divisor divisor(p, p.first_row + row);
         float4 sum = *(const float4*)rows.at(row, in_unit), up_sum = *(const float4*)rows.at(row, is_pair ? 128 + in_unit : in_unit);
         gather(p, s, row, in_unit, is_pair, sum, up_sum);
-        const float by = divisor.factor(p);
+        const float by = room.factor[row];
         scaled(sum, room, in_unit, by, x);
         if (p.epilogue == ADD) {
             const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + row]) : 1.0f;

@@ -36,7 +36,8 @@ struct Segment {
     // Sums that other blocks made of the unit: for its first segment the first of those and how many; for the others its own place
     // and IS_PARTIAL.
     u32 partial, n_partials;
-    u32 pad[2];
+    u32 n_of_block;    // in a block's first segment: stages of all
+    u32 pad;
 };
 #define IS_PARTIAL 0xffffffffu
 
@@ -52,7 +53,7 @@ struct Part {
 enum Epilogue : u32 { STORE, ADD, GLU, GLU_JOIN };
 
 struct LinearParams {
-    u64 segments;    // `list_segments` for each block
+    u64 lists;       // of each block `list_bytes`: `list_segments` segments, then which input each stage needs
     u64 image;       // of this group of rows
     u64 rest;
     u64 count;       // u32: rows of the step
@@ -76,5 +77,5 @@ struct LinearParams {
     Part parts[MAX_PARTS];
     u32 n_slots;                // of a warp, for weights: 2, or 1 where shared memory has no room for more
     float eps, per_column;      // of the norm that `squares` are of: what is added to their mean; one over the columns
-    u32 pad;
+    u32 list_bytes;
 };

@@ -4,7 +4,7 @@
 // by side in memory: warps that are about as far read it from end to end. (Memory likes few places at a time: in a
 // bare kernel each warp reading a run of its own took a third longer. A third slot costs 3 % there with 1 and 16 rows, 7 % with 32.)
 // Inputs: a ring of the block, read by all warps, which take turns at copying: at the start of a stage one of them refills the slot
-// that all have left half a ring ago. Which columns a stage needs was written down before the first.
+// that all have left half a ring ago. Which columns a stage needs is part of the block's list.
 #pragma once
 #include "linear_params.cuh"
 #include "linear_ptx.cuh"
@@ -59,11 +59,6 @@ struct Stream {
 // another cell follows.
 #define INPUT_FLOAT 0x80000000u
 #define INPUT_TWO 0x40000000u
-__device__ __forceinline__ u32 input_of(u32 format, u32 n_cells, u32 stage) {
-    // Float weights may be several planes of all columns, one after the other, that meet the same input.
-    if (format == FORMAT_F16) return stage % n_cells | INPUT_FLOAT;
-    return 2 * stage | (2 * stage + 1 < n_cells ? INPUT_TWO : 0);
-}
 
 template <int TILES>
 struct Inputs {

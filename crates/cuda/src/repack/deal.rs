@@ -1,6 +1,6 @@
 //! Who does what of a launch: each block's segments, as `kernels/linear_params.cuh` has them.
 
-use super::layout::{Format, HALF_OUTPUTS, TILE_OUTPUTS, Work, shares};
+use super::layout::{CELL_COLS, FLOAT, Format, HALF_OUTPUTS, TILE_OUTPUTS, Work, shares};
 
 /// What a stage costs at least: below this a block waits for barriers and memory's latency, not for bytes. (A launch with
 /// two f32 matrices of 48 outputs took 34 us when shares went by bytes alone, 19 with this.)
@@ -58,6 +58,16 @@ impl Product {
         }
     }
 
+    /// Which input a unit's stage needs: `INPUT_FLOAT` and `INPUT_TWO` of `linear_ring.cuh`.
+    fn input(&self, stage: u32) -> u32 {
+        let n_cells = self.weights[0].cols.div_ceil(CELL_COLS) as u32;
+        // Float weights may be several planes of all columns, one after the other, that meet the same input.
+        if self.format().id == FLOAT {
+            return (stage % n_cells) | (1 << 31);
+        }
+        (2 * stage) | if 2 * stage + 1 < n_cells { 1 << 30 } else { 0 }
+    }
+
     /// Of a unit's two halves: where a stage's tiles begin, and how many they are.
     fn halves(&self, unit: usize, stage: usize) -> [(u64, u32); 2] {
         [0, 1].map(|i| {
@@ -86,6 +96,7 @@ pub(super) struct Segment {
     unit: u32,
     partial: u32,
     n_partials: u32,
+    n_of_block: u32,
 }
 
 const SEGMENT_BYTES: usize = 64;
@@ -94,7 +105,8 @@ impl Segment {
     /// As the device reads it.
     pub(super) fn bytes(&self) -> [u8; SEGMENT_BYTES] {
         let words = [self.n, self.first_stage, self.stage_bytes, self.format, self.part, self.unit];
-        let words = self.tiles.into_iter().chain(words).chain([self.partial, self.n_partials]);
+        let words =
+            self.tiles.into_iter().chain(words).chain([self.partial, self.n_partials, self.n_of_block]);
         let bytes =
             self.weights.into_iter().flat_map(u64::to_le_bytes).chain(words.flat_map(u32::to_le_bytes));
         let mut all = [0; SEGMENT_BYTES];
@@ -111,7 +123,9 @@ pub(super) struct Lists {
     /// `of_block` for each block, of which the last has no stages.
     pub segments: Vec<Segment>,
     pub of_block: usize,
-    /// The most stages of a block.
+    /// Which input each stage of a block needs: `stages` for each block.
+    wanted: Vec<u32>,
+    /// The most stages of a block, a multiple of four.
     stages: usize,
 }
 
@@ -143,6 +157,7 @@ impl Lists {
                         unit: unit as u32,
                         partial: n_partials,
                         n_partials: if head.is_some() { IS_PARTIAL } else { 0 },
+                        n_of_block: 0,
                     };
                     if let Some((block, at)) = head {
                         let head: &mut Segment = &mut lists[block as usize][at];
@@ -156,18 +171,45 @@ impl Lists {
             }
             first_item += work.items();
         }
+        // The blocks of a launch come in as those of the launch ahead leave, the last of them 1.8 us behind most others: they take what
+        // is short and what nobody's end waits for.
+        let stages_of = |list: &[Segment]| list.iter().map(|s| s.n).sum::<u32>();
+        let cost = |list: &[Segment]| -> usize {
+            list.iter().map(|s| s.n as usize * works[s.part as usize].stage_bytes).sum()
+        };
+        let gathers = |list: &[Segment]| list.iter().any(|s| (1..IS_PARTIAL).contains(&s.n_partials));
+        lists.sort_by_key(|list| std::cmp::Reverse((gathers(list), cost(list))));
+
         let of_block = 1 + lists.iter().map(Vec::len).max().unwrap_or(0);
-        let stages = starts.windows(2).map(|w| (w[1] - w[0]) as usize).max().unwrap_or(0);
-        let padded = lists.into_iter().flat_map(|mut list| {
+        let stages = lists.iter().map(|list| stages_of(list) as usize).max().unwrap_or(0).next_multiple_of(4);
+        let mut wanted = Vec::with_capacity(n_blocks * stages);
+        for (block, list) in lists.iter_mut().enumerate() {
+            for s in list.iter() {
+                wanted
+                    .extend((s.first_stage..s.first_stage + s.n).map(|i| products[s.part as usize].input(i)));
+            }
+            wanted.resize((block + 1) * stages, 0);
+            let n_of_block = stages_of(list);
             list.resize(of_block, Segment::default());
-            list
-        });
-        Self { segments: padded.collect(), of_block, stages }
+            list[0].n_of_block = n_of_block;
+        }
+        Self { segments: lists.concat(), of_block, wanted, stages }
     }
 
-    /// What they take of a block's shared memory.
-    pub(super) fn shared_bytes(&self) -> usize {
-        self.of_block * SEGMENT_BYTES + (self.stages * WANTED_BYTES).next_multiple_of(16)
+    /// What they take of a block's shared memory, and of the device's for each block.
+    pub(super) fn block_bytes(&self) -> usize {
+        self.of_block * SEGMENT_BYTES + self.stages * WANTED_BYTES
+    }
+
+    /// Block after block.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        let lists = self.segments.chunks(self.of_block).zip(self.wanted.chunks(self.stages.max(1)));
+        lists
+            .flat_map(|(segments, wanted)| {
+                let wanted = wanted.iter().flat_map(|input| input.to_le_bytes());
+                segments.iter().flat_map(Segment::bytes).chain(wanted)
+            })
+            .collect()
     }
 }
 
@@ -202,20 +244,52 @@ mod tests {
         ]
     }
 
+    /// As the stages of the launch follow each other, whoever takes them.
+    fn in_order(lists: &Lists) -> Vec<&Segment> {
+        let mut segments: Vec<_> = lists.segments.iter().filter(|s| s.n > 0).collect();
+        segments.sort_by_key(|s| (s.part, s.unit, s.first_stage));
+        segments
+    }
+
+    #[test]
+    fn who_gathers_comes_first_and_who_has_least_comes_last() {
+        let lists = Lists::new(&launches()[1], 132);
+        let blocks: Vec<_> = lists.segments.chunks(lists.of_block).collect();
+        let gathers = |list: &[Segment]| list.iter().any(|s| (1..IS_PARTIAL).contains(&s.n_partials));
+        assert_eq!(blocks.iter().take_while(|list| gathers(list)).count(), 20, "a unit each");
+        assert!(!blocks[20..].iter().any(|list| gathers(list)));
+        let stages: Vec<_> = blocks[20..].iter().map(|list| list[0].n_of_block).collect();
+        assert!(stages.is_sorted_by(|a, b| a >= b) && stages[0] > stages[111]);
+    }
+
+    #[test]
+    fn a_stage_is_told_its_input() {
+        //  type, columns, what its first and last stages want
+        for (dtype, cols, first, last) in [
+            (DType::Q4_K, 1024, 1 << 30, 6 | (1 << 30)),
+            (DType::Q4_K, 896, 1 << 30, 6),
+            (DType::F16, 256, 1 << 31, 1 | (1 << 31)),
+            (DType::F32, 256, 1 << 31, 1 | (1 << 31)),
+        ] {
+            let lists = Lists::new(&[Product::single(weights(dtype, 256, cols, 0), 1)], 1);
+            let n = lists.segments[0].n_of_block as usize;
+            assert_eq!((lists.wanted[0], lists.wanted[n - 1]), (first, last), "{dtype} {cols}");
+            assert_eq!(lists.bytes().len(), lists.block_bytes());
+        }
+    }
+
     #[test]
     fn every_stage_of_every_unit_is_one_blocks() {
         for (i, products) in launches().iter().enumerate() {
             for n_blocks in [1, 20, 132, 256] {
                 let lists = Lists::new(products, n_blocks);
                 assert_eq!(lists.segments.len(), n_blocks * lists.of_block);
-                let mut seen: Vec<&Segment> = Vec::new();
                 for list in lists.segments.chunks(lists.of_block) {
                     assert_eq!(list.last().map(|s| s.n), Some(0), "a list ends");
                     let stages: usize = list.iter().map(|s| s.n as usize).sum();
-                    assert!(stages <= lists.stages);
-                    seen.extend(list.iter().filter(|s| s.n > 0));
+                    assert!(stages <= lists.stages && stages == list[0].n_of_block as usize);
                 }
-                // Blocks take them in order, so they are in order as they stand.
+                let seen = in_order(&lists);
                 let mut expected = products.iter().enumerate().flat_map(|(part, product)| {
                     let work = product.work();
                     (0..work.units)
@@ -239,7 +313,7 @@ mod tests {
                 let lists = Lists::new(&products, n_blocks);
                 let mut partials = 0;
                 let mut awaited = 0..0;
-                for s in lists.segments.iter().filter(|s| s.n > 0) {
+                for s in in_order(&lists) {
                     if s.first_stage == 0 {
                         assert!(awaited.is_empty(), "all of the unit before were made");
                         awaited = s.partial..s.partial + s.n_partials;

@@ -28,7 +28,10 @@ const REST_BYTES: usize = 2048;
 /// Barriers of the inputs' ring take a fixed place.
 const MAX_INPUTS: usize = 8;
 /// `Room` of `linear_finish.cuh`.
-const ROOM_BYTES: usize = 16 * MAX_INPUTS + 3 * 256 * 4;
+const ROOM_BYTES: usize =
+    (16 * MAX_INPUTS + 3 * 256 * 4 + 8 * MAX_TILES * 4 + 4).next_multiple_of(LINE_BYTES);
+/// Of shared memory.
+const LINE_BYTES: usize = 128;
 /// Two rows of a unit's sums change places in a warp's slot.
 const LEAST_SLOT_BYTES: usize = 2 * 1040;
 /// What of a device a launch's shared memory follows from.
@@ -84,7 +87,7 @@ impl Rings {
 }
 
 /// Room for lists of any matrix people have: a head of 250 000 outputs on 20 multiprocessors takes 7.0 KB.
-const LISTS_BYTES: usize = 7680;
+const LISTS_BYTES: usize = 7424;
 
 /// Tiles of 8 rows that fit a launch with weights of any format.
 pub(super) fn group_tiles(space: Space) -> usize {
@@ -113,7 +116,7 @@ pub(super) enum Epilogue {
 }
 
 kernel_params!(LinearParams {
-    segments: u64,
+    lists: u64,
     image: u64,
     rest: u64,
     count: u64,
@@ -140,7 +143,7 @@ kernel_params!(LinearParams {
     n_slots: u32,
     eps: f32,
     per_column: f32,
-    pad: u32,
+    list_bytes: u32,
 });
 
 /// A launch but for its rows.
@@ -148,17 +151,16 @@ pub(super) struct Plan {
     params: LinearParams,
     /// The largest stage of a warp.
     stage_bytes: usize,
-    list_bytes: usize,
     is_common: bool,
 }
 
 impl Plan {
-    /// At most [`MAX_PARTS`] products; `segments` is where their `lists` are.
+    /// At most [`MAX_PARTS`] products; `at` is where their `lists` are.
     pub(super) fn new(
         products: &[Product],
         epilogue: Epilogue,
         lists: &Lists,
-        segments: u64,
+        at: u64,
         partials: u64,
     ) -> Self {
         let no_image = (0, ImageShape::default());
@@ -182,7 +184,7 @@ impl Plan {
             };
         }
         let params = LinearParams {
-            segments,
+            lists: at,
             image: 0,
             rest: 0,
             count: 0,
@@ -209,12 +211,11 @@ impl Plan {
             n_slots: 0,
             eps: 0.0,
             per_column: 0.0,
-            pad: 0,
+            list_bytes: lists.block_bytes() as u32,
         };
         Self {
             params,
             stage_bytes: products.iter().map(|p| p.format().stage_bytes()).max().unwrap_or(1),
-            list_bytes: lists.shared_bytes(),
             is_common: products.iter().all(|p| Format::is_common(p.format().id)),
         }
     }
@@ -233,7 +234,7 @@ impl Plan {
         tiles: usize,
         space: Space,
     ) -> Option<(LinearParams, usize)> {
-        let rings = Rings::new(self.stage_bytes, tiles, self.list_bytes, space)?;
+        let rings = Rings::new(self.stage_bytes, tiles, self.params.list_bytes as usize, space)?;
         let n_cells = input.cols.div_ceil(CELL_COLS);
         // Images lie in groups of as many row tiles as a launch has.
         let of_group = |image: u64, n_cells: usize| match image {

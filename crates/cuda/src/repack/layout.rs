@@ -9,6 +9,8 @@ pub(crate) const TILE_OUTPUTS: usize = 16;
 pub(super) const HALF_OUTPUTS: usize = 128;
 /// Columns of a cell of an input's image.
 pub(crate) const CELL_COLS: usize = 128;
+/// The [`Format::id`] of weights that are floats.
+pub(super) const FLOAT: u32 = 0;
 /// A [`Format::id`] that only experts have: gpt-oss.
 pub(crate) const MXFP4: u32 = 7;
 
@@ -31,9 +33,9 @@ impl Format {
             Some(Self { id, tile_bytes, record_cols, stage_records, planes: 1 })
         };
         match dtype {
-            F16 | BF16 => of(0, 2048, 64, 2),
+            F16 | BF16 => of(FLOAT, 2048, 64, 2),
             // Two f16 hold 22 bits of a weight.
-            F32 => of(0, 2048, 64, 2).map(|f| Self { planes: 2, ..f }),
+            F32 => of(FLOAT, 2048, 64, 2).map(|f| Self { planes: 2, ..f }),
             Q4_0 => of(1, 576, 64, 4),
             Q4_1 => of(2, 640, 64, 4),
             Q5_0 => of(3, 704, 64, 4),

@@ -20,7 +20,7 @@ use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result, device_bytes};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput, TileView};
-use deal::{Lists, Product, Segment, Weights};
+use deal::{Lists, Product, Weights};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
 use layout::Format;
 pub(crate) use layout::{CELL_COLS, MXFP4, TILE_OUTPUTS};
@@ -101,9 +101,9 @@ impl Tiles {
                 dealt.len() - 1
             }
         };
-        let Dealt { lists, segments, .. } = &dealt[at];
+        let Dealt { lists, on_device, .. } = &dealt[at];
         let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
-        let plan = Plan::new(products, epilogue, lists, segments.ptr(), partials);
+        let plan = Plan::new(products, epilogue, lists, on_device.ptr(), partials);
         let tiles = input.rows.bucket.div_ceil(8);
         for first in (0..tiles).step_by(self.group_tiles) {
             let group = self.group_tiles.min(tiles - first);
@@ -124,16 +124,16 @@ struct Dealt {
     matrices: Vec<Handle>,
     n_products: usize,
     lists: Lists,
-    segments: DeviceBuffer,
+    on_device: DeviceBuffer,
 }
 
 impl Dealt {
     fn new(gpu: Gpu<'_>, matrices: Vec<Handle>, products: &[Product], n_blocks: usize) -> Result<Self> {
         let lists = Lists::new(products, n_blocks);
-        let bytes: Vec<u8> = lists.segments.iter().flat_map(Segment::bytes).collect();
-        let segments = DeviceBuffer::new(gpu.device, "shares of linear ops", bytes.len())?;
-        gpu.queue.send_bytes(&bytes, &segments, 0)?;
-        Ok(Self { matrices, n_products: products.len(), lists, segments })
+        let bytes = lists.bytes();
+        let on_device = DeviceBuffer::new(gpu.device, "shares of linear ops", bytes.len())?;
+        gpu.queue.send_bytes(&bytes, &on_device, 0)?;
+        Ok(Self { matrices, n_products: products.len(), lists, on_device })
     }
 }
 
