@@ -88,7 +88,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
 
 #pragma unroll 1
     for (const Segment* s = segments; s->n > 0; s++) {
-        if (s->n_partials != IS_PARTIAL) ask_for_scales(p, p.parts[s->part], s->unit, room);
+        if (s->own < s->n_owners) ask_for_scales(p, p.parts[s->part], s->unit, room);
         // With two slots the next stage's copies end the group.
         if (N_SLOTS(p) == 1) copies_end_group();
         Sums<TILES> sums;

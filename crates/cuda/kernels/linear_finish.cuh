@@ -21,12 +21,13 @@ struct __align__(128) Room {
     u32 n_rows;                   // that there are
 };
 
-// Where a row's sums change places: two rows in each warp's slot for weights that nobody reads or fills at a segment's end. (A
-// room of its own left inputs four slots with 32 rows; with six a bare kernel took 78 us a layer instead of 83, this one no less.)
+// Where rows' sums change places: two rows in each warp's slot for weights that nobody reads or fills at a segment's end. (A room
+// of its own left inputs four slots with 32 rows; with six a bare kernel took 78 us a layer instead of 83, this one no less.)
+// (Written as row % NEAR / 2, NVRTC 13.0 took odd rows undivided.)
 struct Rows {
     u8* first;
     u32 stride;
-    __device__ __forceinline__ float* at(u32 row, u32 output) const { return (float*)(first + (row >> 1) * stride + (row & 1) * ROW_BYTES) + output; }
+    __device__ __forceinline__ float* at(u32 row, u32 output) const { return (float*)(first + (row % OwnRows::NEAR >> 1) * stride + (row & 1) * ROW_BYTES) + output; }
 };
 
 // What the unit's sums are multiplied by and what is added, on its way to shared memory: asked for long before it is needed, as it
@@ -125,54 +126,84 @@ __device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 
     }
 }
 
+// 128 outputs of a row of the group, or as many pairs: gates, whose ups lie 128 further.
+struct Item {
+    u32 row, in_unit, cell;  // in_unit: of this lane's four
+    u32 skip;
+    // The i-th of those that the block ends.
+    __device__ __forceinline__ Item(const Segment& s, const OwnRows& own, bool is_pair, u32 i) : row(own.first + (is_pair ? i : i / 2)) {
+        const u32 half = is_pair ? 0 : i % 2;
+        in_unit = half * 128 + (threadIdx.x & 31) * 4, cell = is_pair ? s.unit : 2 * s.unit + half;
+        skip = own.is_near(row) ? s.own : 0xffffffffu;
+    }
+};
+
+// What an item needs of memory.
+struct Asked {
+    Theirs theirs;
+    float before[4];
+    __device__ __forceinline__ void ask(const LinearParams& p, const Segment& s, const Part& part, const Item& item) {
+        if (p.epilogue == ADD || p.epilogue == GLU_JOIN) Four(part.out, part.n_out, p.first_row + item.row, item.cell * 128 + item.in_unit % 128).load(before);
+        theirs.ask(s, item.skip, partial_of(p, s.first_place, item.row, item.in_unit), part.paired, 0);
+    }
+};
+
 // By all warps of a block: the end of a segment.
 template <int TILES>
 __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, const Room& room, Rows rows, const Sums<TILES>& sums) {
     const Lane l;
     const u32 warp = threadIdx.x >> 5, n_rows = room.n_rows;
-    const bool is_part = s.n_partials == IS_PARTIAL;
     const Part& part = p.parts[s.part];
+    const bool is_pair = part.paired;
+    const OwnRows own(s, n_rows);
+    // First what others wait for.
+    if (s.n_parts > 1 || n_rows > OwnRows::NEAR) leave_sums<TILES>(p, s, own, n_rows, sums);
+    if (own.n == 0) return;
     // All but the next segment's first stage, unless the scales are among its copies.
     if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
     else copies_wait<0>();
     __syncthreads();
+    u8* const to = (u8*)rows.at(2 * l.t, warp * 16 + l.g);
 #pragma unroll
     for (int n = 0; n < TILES; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++) *rows.at(n * 8 + 2 * l.t + (i & 1), warp * 16 + l.g + (i >> 1) * 8) = sums[n][i];
-    __syncthreads();
-    // A warp takes 128 outputs of a row; of a pair gates, whose ups lie 128 further.
-    const bool is_pair = part.paired && !is_part;
-#pragma unroll 1
-    for (u32 i = warp; i < (is_pair ? n_rows : 2 * n_rows); i += WARPS) {
-        const u32 row = is_pair ? i : i / 2, half = is_pair ? 0 : i % 2, in_unit = half * 128 + l.lane * 4;
-        if (is_part) {
-            store_fresh(partial_of(p, s.partial, row, in_unit), *(const float4*)rows.at(row, in_unit));
-            continue;
+        for (int i = 0; i < 2; i++) {
+            if (!own.is_near(n * 8 + 2 * l.t + i)) continue;
+            float* const at = (float*)(to + n * 8 % OwnRows::NEAR / 2 * rows.stride + i * ROW_BYTES);
+            at[0] = sums[n][i], at[8] = sums[n][i + 2];
         }
-        const u32 cell = is_pair ? s.unit : 2 * s.unit + half;
-        const Four out(part.out, part.n_out, p.first_row + row, cell * 128 + l.lane * 4);
-        float before[4], x[4];
-        if (p.epilogue == ADD || p.epilogue == GLU_JOIN) out.load(before);
-        float4 sum = *(const float4*)rows.at(row, in_unit), up_sum = *(const float4*)rows.at(row, is_pair ? 128 + in_unit : in_unit);
-        gather(p, s, row, in_unit, is_pair, sum, up_sum);
-        const float by = room.factor[row];
-        scaled(sum, room, in_unit, by, x);
+    const u32 n_items = is_pair ? own.n : 2 * own.n;
+    // Zeros: what only some paths set has to be kept, for all the compiler knows, from one segment's end to the next, and its 36 registers
+    // were missing in the stages.
+    Asked asked = {};
+    if (warp < n_items) asked.ask(p, s, part, Item(s, own, is_pair, warp));
+    __syncthreads();
+#pragma unroll 1
+    for (u32 i = warp; i < n_items; i += WARPS) {
+        const Item item(s, own, is_pair, i);
+        float4 sum = *(const float4*)rows.at(item.row, item.in_unit), up_sum = *(const float4*)rows.at(item.row, is_pair ? 128 + item.in_unit : item.in_unit);
+        asked.theirs.add_to(s, item.skip, sum, up_sum, partial_of(p, s.first_place, item.row, item.in_unit), is_pair);
+        const float before[4] = {asked.before[0], asked.before[1], asked.before[2], asked.before[3]}, by = room.factor[item.row];
+        // What the next one needs comes while this one is made.
+        if (i + WARPS < n_items) asked.ask(p, s, part, Item(s, own, is_pair, i + WARPS));
+        const Four out(part.out, part.n_out, p.first_row + item.row, item.cell * 128 + l.lane * 4);
+        float x[4];
+        scaled(sum, room, item.in_unit, by, x);
         if (p.epilogue == ADD) {
-            const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + row]) : 1.0f;
+            const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + item.row]) : 1.0f;
 #pragma unroll
             for (int k = 0; k < 4; k++) x[k] = before[k] + (p.gate ? gate * x[k] : x[k]);
         } else if (p.epilogue != STORE) {
             float up[4] = {x[0], x[1], x[2], x[3]};
-            if (is_pair) scaled(up_sum, room, 128 + in_unit, by, up);
+            if (is_pair) scaled(up_sum, room, 128 + item.in_unit, by, up);
 #pragma unroll
             for (int k = 0; k < 4; k++) x[k] = glu(p.glu_kind, p.glu_alpha, p.glu_limit, is_pair ? x[k] : before[k], up[k]);
         }
         out.store(x);
-        if (!p.next_image || cell >= p.next_cells) continue;
+        if (!p.next_image || item.cell >= p.next_cells) continue;
 #pragma unroll
         for (int k = 0; k < 4; k++) x[k] = k < out.n ? x[k] : 0.0f;
-        make_next<TILES>(p, part.n_out, row, cell, *(const float4*)&room.weight[in_unit], x);
+        make_next<TILES>(p, part.n_out, item.row, item.cell, *(const float4*)&room.weight[item.in_unit], x);
     }
     // The rows' places are the next stage's.
     __syncthreads();

@@ -1,10 +1,12 @@
 // Sums of a unit that several blocks made parts of.
 //
-// The block that holds a unit's first stage gathers what the blocks after it summed of it, in their order; they did so first of all,
-// so it seldom waits. The sums are their own message: a flag beside them would cost a second trip to memory and a fence.
+// Blocks that have nothing to do after a unit share out its rows; each gathers what all summed of its own, in their order. (One block
+// for all rows of a unit took 12 us with 32 rows, while the others waited.) The sums are their own message: a flag beside them would
+// cost a second trip to memory and a fence.
 #pragma once
 #include "linear_params.cuh"
 #include "linear_ptx.cuh"
+#include "linear_sums.cuh"
 
 // A place of the partial sums that holds nothing: a NaN that no arithmetic makes.
 #define NOTHING 0xffffffffu
@@ -12,33 +14,77 @@ __device__ __forceinline__ bool arrived(const float4& v) {
     return __float_as_uint(v.x) != NOTHING && __float_as_uint(v.y) != NOTHING && __float_as_uint(v.z) != NOTHING && __float_as_uint(v.w) != NOTHING;
 }
 
-// Of a row of the group, four outputs of the unit from `output` on.
-__device__ __forceinline__ float4* partial_of(const LinearParams& p, u32 partial, u32 row, u32 output) {
-    return (float4*)((float*)p.partials + ((u64)partial * 8 * MAX_TILES + row) * UNIT_OUTPUTS + output);
+// Of a row of the group, the unit's outputs from `output` on.
+__device__ __forceinline__ float* partial_of(const LinearParams& p, u32 place, u32 row, u32 output) {
+    return (float*)p.partials + ((u64)place * 8 * MAX_TILES + row) * UNIT_OUTPUTS + output;
 }
 
-// Adds to four sums of a row from `output` on, and of a pair to those of 128 on: both ask memory together.
-__device__ __forceinline__ void gather(const LinearParams& p, const Segment& s, u32 row, u32 output, bool is_pair, float4& sum, float4& up) {
+// Rows of a group that a block ends.
+struct OwnRows {
+    // That change places in shared memory; more of them do so in the block's place for sums. (Two passes over shared memory kept a
+    // warp's sums in registers all the while, and the compiler kept them in memory during the stages.)
+    static constexpr u32 NEAR = 2 * WARPS;
+    u32 first, n;
+    __device__ __forceinline__ OwnRows(const Segment& s, u32 n_rows) {
+        const u32 each = (n_rows + s.n_owners - 1) / s.n_owners;
+        first = s.own * each, n = s.own >= s.n_owners || first >= n_rows ? 0 : n_rows - first < each ? n_rows - first : each;
+    }
+    __device__ __forceinline__ bool is_near(u32 row) const { return row - first < (n < NEAR ? n : NEAR); }
+};
+
+// Leaves sums of the other rows for those who end them: straight from where the products left them, 32 bytes of a row together.
+template <int TILES>
+__device__ __forceinline__ void leave_sums(const LinearParams& p, const Segment& s, const OwnRows& own, u32 n_rows, const Sums<TILES>& sums) {
+    const Lane l;
+    float* const to = partial_of(p, s.first_place + s.own, 2 * l.t, (threadIdx.x >> 5) * 16 + l.g);
+#pragma unroll
+    for (int n = 0; n < TILES; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const u32 row = n * 8 + 2 * l.t + i;
+            if (row >= n_rows || own.is_near(row)) continue;
+            store_fresh(to + (n * 8 + i) * UNIT_OUTPUTS, sums[n][i]), store_fresh(to + (n * 8 + i) * UNIT_OUTPUTS + 8, sums[n][i + 2]);
+        }
+}
+
+// What the unit's segments summed of four outputs of a row, and of a pair of those 128 on: asked for some time before it is needed.
+struct Theirs {
     // Units of 5120 x 17408 are made by 7 or 8 blocks: asking all at once costs one trip to memory. Those of pairs by two or three.
-    constexpr u32 AT_ONCE = 8, STRIDE = 8 * MAX_TILES * UNIT_OUTPUTS / 4;
-    const float nothing = __uint_as_float(NOTHING);
-    const u32 n = is_pair ? 2 * s.n_partials : s.n_partials;
-    float4* const from = partial_of(p, s.partial, row, output);
-#define PLACE(i) (from + (is_pair ? (first + (i)) / 2 * STRIDE + (i) % 2 * 32 : (first + (i)) * STRIDE))
-#pragma unroll 1
-    for (u32 first = 0; first < n; first += AT_ONCE) {
-        float4 theirs[AT_ONCE];
+    static constexpr u32 AT_ONCE = 8, STRIDE = 8 * MAX_TILES * UNIT_OUTPUTS / 4;
+    float4 values[AT_ONCE];
+
+    static __device__ __forceinline__ float4* place(float* from, bool is_pair, u32 i) {
+        return (float4*)from + (is_pair ? i / 2 * STRIDE + i % 2 * 32 : i * STRIDE);
+    }
+    // `skip`: the segment whose sums are at hand, if any.
+    __device__ __forceinline__ void ask(const Segment& s, u32 skip, float* from, bool is_pair, u32 first) {
+        const u32 n = is_pair ? 2 * s.n_parts : s.n_parts;
 #pragma unroll
         for (u32 i = 0; i < AT_ONCE; i++)
-            if (first + i < n) theirs[i] = load_fresh(PLACE(i));
-#pragma unroll
-        for (u32 i = 0; i < AT_ONCE; i++) {
-            if (first + i >= n) break;
-            while (!arrived(theirs[i])) theirs[i] = load_fresh(PLACE(i));
-            store_fresh(PLACE(i), make_float4(nothing, nothing, nothing, nothing));
-            if (i % 2 && is_pair) up.x += theirs[i].x, up.y += theirs[i].y, up.z += theirs[i].z, up.w += theirs[i].w;
-            else sum.x += theirs[i].x, sum.y += theirs[i].y, sum.z += theirs[i].z, sum.w += theirs[i].w;
-        }
+            if (first + i < n && (is_pair ? (first + i) / 2 : first + i) != skip) values[i] = load_fresh(place(from, is_pair, first + i));
     }
-#undef PLACE
-}
+    // The sums of all segments in order; `sum` and `up` are those of `skip`. Leaves the others' places empty.
+    __device__ __forceinline__ void add_to(const Segment& s, u32 skip, float4& sum, float4& up, float* from, bool is_pair) {
+        const float nothing = __uint_as_float(NOTHING);
+        const u32 n = is_pair ? 2 * s.n_parts : s.n_parts;
+        float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f), all_up = all;
+#pragma unroll 1
+        for (u32 first = 0; first < n; first += AT_ONCE) {
+            if (first > 0) ask(s, skip, from, is_pair, first);
+#pragma unroll
+            for (u32 i = 0; i < AT_ONCE; i++) {
+                if (first + i >= n) break;
+                if ((is_pair ? (first + i) / 2 : first + i) == skip) {
+                    values[i] = i % 2 && is_pair ? up : sum;
+                } else {
+                    float4* at = place(from, is_pair, first + i);
+                    while (!arrived(values[i])) values[i] = load_fresh(at);
+                    store_fresh(at, make_float4(nothing, nothing, nothing, nothing));
+                }
+                if (i % 2 && is_pair) all_up.x += values[i].x, all_up.y += values[i].y, all_up.z += values[i].z, all_up.w += values[i].w;
+                else all.x += values[i].x, all.y += values[i].y, all.z += values[i].z, all.w += values[i].w;
+            }
+        }
+        sum = all, up = all_up;
+    }
+};

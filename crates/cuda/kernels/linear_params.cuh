@@ -33,13 +33,12 @@ struct Segment {
     u32 stage_bytes;   // of a tile
     u32 format;
     u32 part, unit;
-    // Sums that other blocks made of the unit: for its first segment the first of those and how many; for the others its own place
-    // and IS_PARTIAL.
-    u32 partial, n_partials;
+    // A unit's segments in order, `n_parts` of them, each with a place for its sums; this is the `own`th. The first `n_owners` share
+    // out its rows: those whose block has nothing left to do.
+    u32 first_place, n_parts;
+    u16 own, n_owners;
     u32 n_of_block;    // in a block's first segment: stages of all
-    u32 pad;
 };
-#define IS_PARTIAL 0xffffffffu
 
 struct Part {
     u64 scales[2];  // f32 per output

@@ -133,6 +133,9 @@ pub(crate) trait LinearKernels: Send {
     /// Bytes of a matrix that the kernels take, in their layout.
     fn matrix_bytes(&self, matrix: &Matrix) -> usize;
 
+    /// Bytes that the kernels need beside matrices, whichever they are.
+    fn work_bytes(&self) -> usize;
+
     /// Brings a matrix to the device in the kernels' layout.
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle>;
 

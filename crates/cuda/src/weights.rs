@@ -103,7 +103,8 @@ impl DeviceWeights {
             raw + fast.filter(|_| tiled).map_or(0, |fast| fast.matrix_bytes(matrix))
         });
         let vector = |v| (4 * host.vector(VectorId(v as u32)).len()).next_multiple_of(ALIGN);
-        matrices.sum::<usize>() + (0..host.n_vectors()).map(vector).sum::<usize>()
+        let work = fast.map_or(0, LinearKernels::work_bytes);
+        matrices.sum::<usize>() + (0..host.n_vectors()).map(vector).sum::<usize>() + work
     }
 
     pub(crate) fn host(&self) -> &Weights {

@@ -94,8 +94,10 @@ pub(super) struct Segment {
     format: u32,
     part: u32,
     unit: u32,
-    partial: u32,
-    n_partials: u32,
+    first_place: u32,
+    n_parts: u32,
+    own: u16,
+    n_owners: u16,
     n_of_block: u32,
 }
 
@@ -105,8 +107,9 @@ impl Segment {
     /// As the device reads it.
     pub(super) fn bytes(&self) -> [u8; SEGMENT_BYTES] {
         let words = [self.n, self.first_stage, self.stage_bytes, self.format, self.part, self.unit];
-        let words =
-            self.tiles.into_iter().chain(words).chain([self.partial, self.n_partials, self.n_of_block]);
+        let owners = u32::from(self.own) | u32::from(self.n_owners) << 16;
+        let last = [self.first_place, self.n_parts, owners, self.n_of_block];
+        let words = self.tiles.into_iter().chain(words).chain(last);
         let bytes =
             self.weights.into_iter().flat_map(u64::to_le_bytes).chain(words.flat_map(u32::to_le_bytes));
         let mut all = [0; SEGMENT_BYTES];
@@ -115,8 +118,8 @@ impl Segment {
     }
 }
 
-/// A segment that others gather.
-const IS_PARTIAL: u32 = u32::MAX;
+/// Places for sums, times the number of blocks: a block can begin in one unit and end in another, and has one for units of its own.
+pub(super) const PLACES: usize = 3;
 
 /// Every block's share of a launch, as the device reads it.
 pub(super) struct Lists {
@@ -135,10 +138,11 @@ impl Lists {
         let starts = shares(&works, n_blocks);
         // In the order of stages: a unit's segments follow each other, and so do the places of their sums.
         let mut lists: Vec<Vec<Segment>> = vec![Vec::new(); n_blocks];
-        let (mut first_item, mut n_partials) = (0, 0);
+        let (mut first_item, mut n_places) = (0, 0);
         for (part, (product, work)) in products.iter().zip(&works).enumerate() {
             for unit in 0..work.units {
-                let (unit_first, mut head) = (first_item + unit * work.stages, None);
+                let unit_first = first_item + unit * work.stages;
+                let (mut made, mut n_owners) = (Vec::new(), 0);
                 for (block, ends) in starts.windows(2).enumerate() {
                     let first = unit_first.max(ends[0] as usize);
                     let end = (unit_first + work.stages).min(ends[1] as usize);
@@ -155,19 +159,20 @@ impl Lists {
                         format: product.format().id,
                         part: part as u32,
                         unit: unit as u32,
-                        partial: n_partials,
-                        n_partials: if head.is_some() { IS_PARTIAL } else { 0 },
-                        n_of_block: 0,
+                        own: made.len() as u16,
+                        ..Segment::default()
                     };
-                    if let Some((block, at)) = head {
-                        let head: &mut Segment = &mut lists[block as usize][at];
-                        head.n_partials += 1;
-                        n_partials += 1;
-                    } else {
-                        head = Some((block as u32, lists[block].len()));
-                    }
+                    // Whoever has nothing to do after the unit ends some of its rows.
+                    n_owners += u16::from(made.is_empty() || end == ends[1] as usize);
+                    made.push((block, lists[block].len()));
                     lists[block].push(segment);
                 }
+                let n_parts = made.len() as u32;
+                for &(block, at) in &made {
+                    lists[block][at] =
+                        Segment { first_place: n_places, n_parts, n_owners, ..lists[block][at] };
+                }
+                n_places += if n_parts > 1 { n_parts } else { 0 };
             }
             first_item += work.items();
         }
@@ -177,14 +182,17 @@ impl Lists {
         let cost = |list: &[Segment]| -> usize {
             list.iter().map(|s| s.n as usize * works[s.part as usize].stage_bytes).sum()
         };
-        let gathers = |list: &[Segment]| list.iter().any(|s| (1..IS_PARTIAL).contains(&s.n_partials));
+        let gathers = |list: &[Segment]| list.iter().any(|s| s.own == 0 && s.n_parts > 1);
         lists.sort_by_key(|list| std::cmp::Reverse((gathers(list), cost(list))));
 
         let of_block = 1 + lists.iter().map(Vec::len).max().unwrap_or(0);
         let stages = lists.iter().map(|list| stages_of(list) as usize).max().unwrap_or(0).next_multiple_of(4);
         let mut wanted = Vec::with_capacity(n_blocks * stages);
         for (block, list) in lists.iter_mut().enumerate() {
-            for s in list.iter() {
+            for s in list.iter_mut() {
+                if s.n_parts == 1 {
+                    s.first_place = ((PLACES - 1) * n_blocks + block) as u32;
+                }
                 wanted
                     .extend((s.first_stage..s.first_stage + s.n).map(|i| products[s.part as usize].input(i)));
             }
@@ -255,7 +263,7 @@ mod tests {
     fn who_gathers_comes_first_and_who_has_least_comes_last() {
         let lists = Lists::new(&launches()[1], 132);
         let blocks: Vec<_> = lists.segments.chunks(lists.of_block).collect();
-        let gathers = |list: &[Segment]| list.iter().any(|s| (1..IS_PARTIAL).contains(&s.n_partials));
+        let gathers = |list: &[Segment]| list.iter().any(|s| s.own == 0 && s.n_parts > 1);
         assert_eq!(blocks.iter().take_while(|list| gathers(list)).count(), 20, "a unit each");
         assert!(!blocks[20..].iter().any(|list| gathers(list)));
         let stages: Vec<_> = blocks[20..].iter().map(|list| list[0].n_of_block).collect();
@@ -307,23 +315,33 @@ mod tests {
     }
 
     #[test]
-    fn whoever_begins_a_unit_knows_where_its_other_sums_are() {
+    fn every_part_of_a_unit_has_a_place_and_only_blocks_that_are_done_end_rows() {
         for products in launches() {
             for n_blocks in [1, 20, 132, 256] {
                 let lists = Lists::new(&products, n_blocks);
-                let mut partials = 0;
-                let mut awaited = 0..0;
+                let (mut places, mut of_unit) = (0, 0);
                 for s in in_order(&lists) {
-                    if s.first_stage == 0 {
-                        assert!(awaited.is_empty(), "all of the unit before were made");
-                        awaited = s.partial..s.partial + s.n_partials;
-                    } else {
-                        assert_eq!((awaited.next(), s.n_partials), (Some(s.partial), IS_PARTIAL));
-                        assert_eq!(s.partial, partials, "each has a place of its own");
-                        partials += 1;
+                    assert_eq!((s.own, s.first_stage == 0), (of_unit, s.own == 0), "parts in order");
+                    assert!((1..=s.n_parts).contains(&u32::from(s.n_owners)));
+                    of_unit += 1;
+                    if s.n_parts > 1 {
+                        assert_eq!(s.first_place, places, "each has a place of its own");
+                    }
+                    if u32::from(of_unit) == s.n_parts {
+                        places += if s.n_parts > 1 { s.n_parts } else { 0 };
+                        of_unit = 0;
                     }
                 }
-                assert!(awaited.is_empty() && partials <= n_blocks as u32);
+                assert!(of_unit == 0 && places as usize <= (PLACES - 1) * n_blocks);
+                for (block, list) in lists.segments.chunks(lists.of_block).enumerate() {
+                    let n = list.iter().take_while(|s| s.n > 0).count();
+                    for (at, s) in list[..n].iter().enumerate() {
+                        let is_lone = s.n_parts == 1;
+                        assert!(!is_lone || s.first_place as usize == (PLACES - 1) * n_blocks + block);
+                        let waits = s.own < s.n_owners && !is_lone;
+                        assert!(!waits || at + 1 == n, "it would wait with work left: {s:?}");
+                    }
+                }
             }
         }
     }

@@ -20,7 +20,7 @@ use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Result, device_bytes};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput, TileView};
-use deal::{Lists, Product, Weights};
+use deal::{Lists, PLACES, Product, Weights};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
 use layout::Format;
 pub(crate) use layout::{CELL_COLS, MXFP4, TILE_OUTPUTS};
@@ -148,6 +148,10 @@ impl LinearKernels for Tiles {
         device_bytes(tiles) + device_bytes(4 * matrix.rows)
     }
 
+    fn work_bytes(&self) -> usize {
+        PLACES * self.n_blocks * PARTIAL_BYTES
+    }
+
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle> {
         let Some(format) = Format::of(matrix.dtype) else {
             let what = format!("matrix `{}`", matrix.name);
@@ -155,7 +159,7 @@ impl LinearKernels for Tiles {
         };
         if self.partials.is_none() {
             // All bits set: nothing is there.
-            let nothing = vec![0xff; self.n_blocks * PARTIAL_BYTES];
+            let nothing = vec![0xff; self.work_bytes()];
             let partials = DeviceBuffer::new(gpu.device, "partial sums", nothing.len())?;
             gpu.queue.send_bytes(&nothing, &partials, 0)?;
             self.partials = Some(partials);
