@@ -1,4 +1,4 @@
-// y = x W' for up to 32 rows, any mix of weight formats in one launch.
+// y = x W' for up to 64 rows, any mix of weight formats in one launch.
 //
 // A block walks its share of stages (linear_params.cuh): each of 16 warps copies and decodes 16 outputs of a stage and multiplies
 // them with the stage's columns of all rows (linear_sums.cuh), until the unit or the share ends. What a launch does once is kept

@@ -11,7 +11,7 @@
 #include "image.cuh"
 
 #define MAX_PARTS 6
-#define MAX_TILES 4
+#define MAX_TILES 8
 #define WARPS 16
 #define THREADS (32 * WARPS)
 #define UNIT_OUTPUTS 256
@@ -57,7 +57,7 @@ struct LinearParams {
     u64 rest;
     u64 count;       // u32: rows of the step
     u64 gate;        // f32 [rows], or 0
-    u64 partials;    // f32, 32 KiB each, all bits set between launches
+    u64 partials;    // f32, 64 KiB each, all bits set between launches
     u64 squares;     // f32 [rows, n_cells], where the image is of rows before their norm divides them: sums of their squares; or 0
     u64 next_image;  // of `out`, this group of rows, made here too; or 0
     u64 next_weight; // f32 per output: of the norm that the image is of; or 0

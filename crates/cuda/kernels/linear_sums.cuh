@@ -39,19 +39,25 @@ __device__ __forceinline__ void fold(Sums<TILES>& acc, const Sums<TILES>& sum, c
     }
 }
 
-// The weights of a quad of 64 columns.
-template <class F>
-__device__ __forceinline__ void quad_weights(const F& w, int q, u32 (&a)[4][4]) {
+// The weights of N steps of a quad of 64 columns, from an even one on: groups of less than 32 columns have scales of their own.
+template <class F, int N>
+__device__ __forceinline__ void make_weights(const F& w, int q, int first, u32 (&a)[N][4]) {
     u32 s = 0, m = 0;
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        w.step(q, j, a[j]);
+    for (int j = 0; j < N; j++) {
+        w.step(q, first + j, a[j]);
         if constexpr (!IsFloat<F>::value) {
-            w.scales(q, j, s, m);
+            w.scales(q, first + j, s, m);
             a[j][0] = half2_fma_low(a[j][0], s, m), a[j][1] = half2_fma_high(a[j][1], s, m);
             a[j][2] = half2_fma_low(a[j][2], s, m), a[j][3] = half2_fma_high(a[j][3], s, m);
         }
     }
+}
+
+// The weights of a quad of 64 columns.
+template <class F>
+__device__ __forceinline__ void quad_weights(const F& w, int q, u32 (&a)[4][4]) {
+    make_weights(w, q, 0, a);
 }
 
 // Both: `cell` is the address of the first 128 columns of the first tile of rows, `next` that of the second 128, or of what
@@ -91,40 +97,41 @@ __device__ __forceinline__ void sum_stage_by_warp(Sums<TILES>& acc, F& w, u32 ce
     }
 }
 #if HAS_WGMMA
-// Products of a quad, which go on while the next quad's weights are made.
-template <class F, int TILES>
-__device__ __forceinline__ void multiply_quad(Sums<TILES>& sum, u32 (&a)[4][4], int q, u32 cell, u32 rest) {
-    const u64 x = wgmma_input(wgmma_place(cell), CELL_BYTES) + 4 * q * WGMMA_STEP, y = wgmma_input(wgmma_place(rest), REST_BYTES) + 4 * q * WGMMA_STEP;
+// Products of N steps from one on, counted in the half, which go on while the next weights are made.
+template <class F, int TILES, int N>
+__device__ __forceinline__ void multiply(Sums<TILES>& sum, u32 (&a)[N][4], int first, u32 cell, u32 rest) {
+    const u64 x = wgmma_input(wgmma_place(cell), CELL_BYTES) + first * WGMMA_STEP, y = wgmma_input(wgmma_place(rest), REST_BYTES) + first * WGMMA_STEP;
     // Registers are as they are before the fence, or the compiler lets products wait for each other.
 #pragma unroll
-    for (int j = 0; j < 4; j++) wgmma_operands(a[j]);
+    for (int j = 0; j < N; j++) wgmma_operands(a[j]);
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        wgmma(sum, a[j], x + j * WGMMA_STEP, q + j);
+    for (int j = 0; j < N; j++) {
+        wgmma(sum, a[j], x + j * WGMMA_STEP, first + j);
         if constexpr (IsFloat<F>::value) wgmma(sum, a[j], y + j * WGMMA_STEP, 1);
     }
     wgmma_commit();
 }
 template <int TILES>
-__device__ __forceinline__ void finish_sums(Sums<TILES>& sum) {
+__device__ __forceinline__ void fold_products(Sums<TILES>& acc, Sums<TILES>& sum, u32 cell) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) wgmma_sums(sum[n]);
+    fold<TILES>(acc, sum, shared_at(cell));
 }
 
+// Up to 32 rows: while the tensor cores have a quad of 64 columns, the next is made.
 template <class F, int TILES>
-__device__ __forceinline__ void sum_stage(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
+__device__ __forceinline__ void sum_stage_by_quads(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
     Sums<TILES> first;
     u32 a[4][4], b[4][4];
     w.begin(0);
     quad_weights(w, 0, a);
-    multiply_quad<F, TILES>(first, a, 0, cell, next);
+    multiply<F, TILES>(first, a, 0, cell, next);
     quad_weights(w, 1, b);
-    multiply_quad<F, TILES>(first, b, 1, cell, next);
+    multiply<F, TILES>(first, b, 4, cell, next);
     if (IsFloat<F>::value || !two_halves) {
         wgmma_wait<0>();
-        finish_sums<TILES>(first);
-        fold<TILES>(acc, first, shared_at(cell));
+        fold_products<TILES>(acc, first, cell);
         return;
     }
     w.begin(1);
@@ -133,26 +140,59 @@ __device__ __forceinline__ void sum_stage(Sums<TILES>& acc, F& w, u32 cell, u32 
     if constexpr (TILES > 2) {
         // No registers for a second set of sums: the first is folded before the next products begin.
         wgmma_wait<0>();
-        finish_sums<TILES>(first);
-        fold<TILES>(acc, first, shared_at(cell));
-        multiply_quad<F, TILES>(first, a, 0, next, next);
+        fold_products<TILES>(acc, first, cell);
+        multiply<F, TILES>(first, a, 0, next, next);
         quad_weights(w, 1, b);
-        multiply_quad<F, TILES>(first, b, 1, next, next);
+        multiply<F, TILES>(first, b, 4, next, next);
         wgmma_wait<0>();
-        finish_sums<TILES>(first);
-        fold<TILES>(acc, first, shared_at(next));
+        fold_products<TILES>(acc, first, next);
     } else {
         Sums<TILES> second;
-        multiply_quad<F, TILES>(second, a, 0, next, next);
+        multiply<F, TILES>(second, a, 0, next, next);
         wgmma_wait<1>();
-        finish_sums<TILES>(first);
-        fold<TILES>(acc, first, shared_at(cell));
+        fold_products<TILES>(acc, first, cell);
         quad_weights(w, 1, b);
-        multiply_quad<F, TILES>(second, b, 1, next, next);
+        multiply<F, TILES>(second, b, 4, next, next);
         wgmma_wait<0>();
-        finish_sums<TILES>(second);
-        fold<TILES>(acc, second, shared_at(next));
+        fold_products<TILES>(acc, second, next);
     }
+}
+
+// With more, two sums of a row tile leave registers for two times 32 columns only.
+template <class F, int TILES>
+__device__ __forceinline__ void sum_stage_by_pairs(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
+    Sums<TILES> sum;
+    u32 a[2][4], b[2][4];
+    w.begin(0);
+    make_weights(w, 0, 0, a);
+#pragma unroll
+    for (int half = 0; half < (IsFloat<F>::value ? 1 : 2); half++) {
+        const u32 at = half ? next : cell;
+        multiply<F, TILES>(sum, a, 0, at, next);
+        make_weights(w, 0, 2, b);
+        multiply<F, TILES>(sum, b, 2, at, next);
+        wgmma_wait<1>();
+        make_weights(w, 1, 0, a);
+        multiply<F, TILES>(sum, a, 4, at, next);
+        wgmma_wait<1>();
+        make_weights(w, 1, 2, b);
+        multiply<F, TILES>(sum, b, 6, at, next);
+        const bool is_last = half == 1 || IsFloat<F>::value || !two_halves;
+        if (!is_last) {
+            wgmma_wait<1>();
+            w.begin(1);
+            make_weights(w, 0, 0, a);
+        }
+        wgmma_wait<0>();
+        fold_products<TILES>(acc, sum, at);
+        if (is_last) return;
+    }
+}
+
+template <class F, int TILES>
+__device__ __forceinline__ void sum_stage(Sums<TILES>& acc, F& w, u32 cell, u32 next, bool two_halves) {
+    if constexpr (TILES > 4) sum_stage_by_pairs<F, TILES>(acc, w, cell, next, two_halves);
+    else sum_stage_by_quads<F, TILES>(acc, w, cell, next, two_halves);
 }
 #else
 template <class F, int TILES>

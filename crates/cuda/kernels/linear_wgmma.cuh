@@ -1,5 +1,5 @@
 // Products of four warps together, which read weights from registers and inputs from shared memory, and run beside the
-// instructions that follow: only sm_90a has them. 32 rows take no more of a warp's time than 8.
+// instructions that follow: only sm_90a has them. More rows take no more of a warp's time.
 #pragma once
 #include "common.cuh"
 #include "image.cuh"
@@ -25,38 +25,29 @@ __device__ __forceinline__ void wgmma_wait() {
 }
 
 // d = A B + (d or nothing): A 4 x 16 outputs x 16 columns, B 16 columns x 8 TILES rows.
-__device__ __forceinline__ void wgmma(float (&d)[1][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %9, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, {%4,%5,%6,%7}, %8, p, 1, 1, 0; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void wgmma(float (&d)[2][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %13, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, p, 1, 1, 0; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-          "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void wgmma(float (&d)[3][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %17, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n24k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, %16, p, 1, 1, 0; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-          "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-          "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
-__device__ __forceinline__ void wgmma(float (&d)[4][4], const u32 (&a)[4], u64 b, u32 add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1, 0; }"
-        : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-          "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-          "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-          "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
-}
+#define D(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define D4(n) D(n), D(n + 1), D(n + 2), D(n + 3)
+#define P8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define P16 P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define P24 P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+// Operands of the sums, their names, and the names of A, B and whether to add.
+#define WGMMA(TILES, N, SUMS, D_NAMES, A_NAMES, B_NAME, ADD_NAME)                                                                 \
+    __device__ __forceinline__ void wgmma(float (&d)[TILES][4], const u32 (&a)[4], u64 b, u32 add) {                               \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD_NAME ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.f16.f16 {" D_NAMES \
+                     "}, {" A_NAMES "}, " B_NAME ", p, 1, 1, 0; }"                                                                 \
+                     : SUMS                                                                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                              \
+    }
+#define SUMS_1 D(0)
+#define SUMS_2 D(0), D(1)
+#define SUMS_3 D(0), D(1), D(2)
+#define SUMS_6 D4(0), D(4), D(5)
+#define SUMS_8 D4(0), D4(4)
+WGMMA(1, "8", SUMS_1, "%0,%1,%2,%3", "%4,%5,%6,%7", "%8", "%9")
+WGMMA(2, "16", SUMS_2, P8, "%8,%9,%10,%11", "%12", "%13")
+WGMMA(3, "24", SUMS_3, P8 ",%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17")
+WGMMA(4, "32", D4(0), P16, "%16,%17,%18,%19", "%20", "%21")
+WGMMA(6, "48", SUMS_6, P24, "%24,%25,%26,%27", "%28", "%29")
+WGMMA(8, "64", SUMS_8, P24 ",%24,%25,%26,%27,%28,%29,%30,%31", "%32,%33,%34,%35", "%36", "%37")
+#undef D
 #endif

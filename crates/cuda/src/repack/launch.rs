@@ -7,21 +7,31 @@ use crate::linear::{ImageShape, Input, NextNorm};
 use crate::ops::kernel_params;
 
 pub(super) const MAX_PARTS: usize = 6;
-pub(super) const MAX_TILES: usize = 4;
+pub(super) const MAX_TILES: usize = 8;
 pub(super) const MAX_BLOCKS: usize = 256;
 pub(super) const THREADS: u32 = 512;
 const WARPS: usize = THREADS as usize / 32;
-/// What a block leaves for another: 16 warps, a tile of 16 outputs and 32 rows each, f32.
+/// What a block leaves for another: 16 warps, a tile of 16 outputs and 64 rows each, f32.
 pub(super) const PARTIAL_BYTES: usize = WARPS * 16 * 8 * MAX_TILES * 4;
-/// By row tiles: for the formats most files are made of, and for all.
-const COMMON: [(&str, &str); MAX_TILES] =
-    [("linear_1", "linear_1"), ("linear_2", "linear_2"), ("linear_3", "linear_3"), ("linear_4", "linear_4")];
-const ALL: [(&str, &str); MAX_TILES] = [
-    ("linear_1_all", "linear_1_all"),
-    ("linear_2_all", "linear_2_all"),
-    ("linear_3_all", "linear_3_all"),
-    ("linear_4_all", "linear_4_all"),
+/// Row tiles of a launch that there are kernels for; for the formats most files are made of, and for all.
+const KERNELS: [(usize, &str, &str); 6] = [
+    (1, "linear_1", "linear_1_all"),
+    (2, "linear_2", "linear_2_all"),
+    (3, "linear_3", "linear_3_all"),
+    (4, "linear_4", "linear_4_all"),
+    (6, "linear_6", "linear_6_all"),
+    (MAX_TILES, "linear_8", "linear_8_all"),
 ];
+/// More than this only by `wgmma`.
+const MAX_TILES_BY_WARP: usize = 4;
+
+/// Row tiles for a bucket of rows, in groups of `group_tiles`: the last group may be larger than it has to be, as it has a kernel.
+pub(super) fn row_tiles(bucket: usize, group_tiles: usize) -> usize {
+    let needed = bucket.div_ceil(8);
+    let last = needed % group_tiles;
+    let of_kernel = KERNELS.iter().find(|(tiles, ..)| *tiles >= last).map_or(last, |(tiles, ..)| *tiles);
+    if last == 0 { needed } else { needed - last + of_kernel.min(group_tiles) }
+}
 
 const CELL_BYTES: usize = 2080;
 const REST_BYTES: usize = 2048;
@@ -93,7 +103,8 @@ const LISTS_BYTES: usize = 7424;
 pub(super) fn group_tiles(space: Space) -> usize {
     let largest = overdraft_formats::DType::all().filter_map(Format::of).map(|f| f.stage_bytes()).max();
     let fits = |tiles: &usize| Rings::new(largest.unwrap_or(1), *tiles, LISTS_BYTES, space).is_some();
-    (1..=MAX_TILES).rev().find(fits).unwrap_or(1)
+    let most = if space.has_wgmma { MAX_TILES } else { MAX_TILES_BY_WARP };
+    KERNELS.map(|(tiles, ..)| tiles).into_iter().rev().filter(|tiles| *tiles <= most).find(fits).unwrap_or(1)
 }
 
 /// `Part` of `linear_params.cuh`.
@@ -222,7 +233,10 @@ impl Plan {
 
     /// The kernel for a group of `tiles` row tiles.
     pub(super) fn entry(&self, tiles: usize) -> (&'static str, &'static str) {
-        if self.is_common { COMMON[tiles - 1] } else { ALL[tiles - 1] }
+        let (_, common, all) =
+            KERNELS.into_iter().find(|k| k.0 >= tiles).unwrap_or(KERNELS[KERNELS.len() - 1]);
+        let name = if self.is_common { common } else { all };
+        (name, name)
     }
 
     /// For the group of `tiles` row tiles from row tile `first` on, with the shared memory it takes; `None` where there is not
@@ -280,7 +294,7 @@ impl ImageParams {
             image: input.image,
             count: input.rows.count,
             cols: input.cols as u32,
-            n_tiles: input.rows.bucket.div_ceil(8) as u32,
+            n_tiles: row_tiles(input.rows.bucket, group_tiles) as u32,
             group_tiles: group_tiles as u32,
             pad: 0,
         }
@@ -299,7 +313,7 @@ mod tests {
         let kb = |shared: usize, has_wgmma| Space { shared_bytes: shared * 1024, has_wgmma };
         //  device, rows of a launch, slots of Q4_K and of Q8_0 with as many rows
         for (device, space, rows, q4_k, q8_0) in [
-            ("H100, H200", kb(227, true), 32, 2, 2),
+            ("H100, H200", kb(227, true), 64, 2, 2),
             ("B200", kb(227, false), 32, 2, 2),
             ("A100", kb(163, false), 32, 2, 1),
             ("RTX 30, 40, 50", kb(99, false), 16, 2, 1),
@@ -315,6 +329,19 @@ mod tests {
                 Rings::new(format.stage_bytes(), tiles, LISTS_BYTES, space).unwrap().n_slots
             };
             assert_eq!((slots(DType::Q4_K), slots(DType::Q8_0)), (q4_k, q8_0), "{device}");
+        }
+    }
+    #[test]
+    fn images_have_room_for_the_rows_of_the_kernels_that_read_them() {
+        for group in [1, 2, 3, 4, 6, MAX_TILES] {
+            for bucket in 1..=200 {
+                let tiles = row_tiles(bucket, group);
+                assert!(8 * tiles >= bucket && tiles < bucket.div_ceil(8) + 2);
+                for first in (0..tiles).step_by(group) {
+                    let of_launch = group.min(tiles - first);
+                    assert!(KERNELS.iter().any(|k| k.0 == of_launch), "{bucket} rows in groups of {group}");
+                }
+            }
         }
     }
 }

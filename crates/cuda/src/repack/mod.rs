@@ -104,7 +104,7 @@ impl Tiles {
         let Dealt { lists, on_device, .. } = &dealt[at];
         let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
         let plan = Plan::new(products, epilogue, lists, on_device.ptr(), partials);
-        let tiles = input.rows.bucket.div_ceil(8);
+        let tiles = launch::row_tiles(input.rows.bucket, self.group_tiles);
         for first in (0..tiles).step_by(self.group_tiles) {
             let group = self.group_tiles.min(tiles - first);
             let Some((params, shared)) = plan.params(input, first, group, self.space) else {
@@ -192,13 +192,13 @@ impl LinearKernels for Tiles {
     }
 
     fn image_bytes(&self, bucket: usize, cols: usize) -> usize {
-        bucket.div_ceil(8) * cols.div_ceil(CELL_COLS) * CELL_BYTES
+        launch::row_tiles(bucket, self.group_tiles) * cols.div_ceil(CELL_COLS) * CELL_BYTES
     }
 
     fn image_shape(&self, bucket: usize, cols: usize) -> ImageShape {
         ImageShape {
             n_blocks: cols.div_ceil(CELL_COLS) as u32,
-            n_tiles: bucket.div_ceil(8) as u32,
+            n_tiles: launch::row_tiles(bucket, self.group_tiles) as u32,
             group_tiles: self.group_tiles as u32,
         }
     }
