@@ -1,5 +1,5 @@
 //! How long a step takes: a model from a file, one sequence at given contexts, steps of every bucket up to 64 rows, whole
-//! and of one kind of op at a time; those also for a prompt's rows, and for a row of each of several sequences.
+//! and of one kind of op at a time; those also for a prompt's rows, and for rows of each of several sequences, up to 128.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,9 +59,9 @@ impl Timed {
     fn record(&self, bucket: usize) -> Plan {
         let options = RecordOptions {
             bucket,
-            logit_rows: bucket.min(64),
+            logit_rows: bucket.min(128),
             taps: &[],
-            speculative: bucket > 1 && bucket <= 64,
+            speculative: bucket > 1 && bucket <= 128,
         };
         let mut plan = self.decoder.record(options);
         plan.sample();
@@ -112,8 +112,8 @@ impl Timed {
         step
     }
 
-    /// A row of every sequence.
-    fn streams(&self, committed: usize) -> Step {
+    /// Of every sequence a root and a chain of drafts below it, `rows` in all.
+    fn streams(&self, committed: usize, rows: usize) -> Step {
         let mut step = Step::default();
         let n = self.table.len() as u32;
         for slot in 0..self.n_slots {
@@ -121,8 +121,11 @@ impl Timed {
             let tables = (0..self.n_classes).map(|_| table.as_slice());
             let s = step.add_seq(slot as u32, committed as u32, 1, grid_of(committed as u32 - 1), tables);
             step.draw(s, DRAWING, &[]);
-            let row = step.push(s, slot as u32, NO_PARENT);
-            step.want_logits(row);
+            let mut last = NO_PARENT;
+            for _ in 0..rows / self.n_slots {
+                last = step.push(s, slot as u32, last);
+                step.want_logits(last);
+            }
         }
         step
     }
@@ -164,12 +167,12 @@ impl Timed {
         if self.n_slots == 1 {
             return;
         }
-        let (times, nodes) = self.time(self.record(self.n_slots), &self.streams(context));
-        let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
-        println!(
-            "{:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   a row of each sequence",
-            self.n_slots
-        );
+        let n = self.n_slots;
+        for rows in BUCKETS.into_iter().filter(|b| (n..=128).contains(b)) {
+            let (times, nodes) = self.time(self.record(rows), &self.streams(context, rows));
+            let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
+            println!("{rows:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   of {n} sequences");
+        }
     }
 
     fn kinds(&mut self, context: usize, only: &[&str]) {
@@ -178,10 +181,16 @@ impl Timed {
             "kind", "rows", "median us", "nodes", "us a node", "sequences"
         );
         for (name, belongs) in KINDS.into_iter().filter(|k| only.is_empty() || only.contains(&k.0)) {
-            let drafts = [1, 16, 32].map(|rows| (rows, self.step(context, rows, false)));
+            let drafts = [1, 16, 32, 64].map(|rows| (rows, self.step(context, rows, false)));
             let prompt = (PROMPT, self.step(context, PROMPT, true));
-            let streams = (self.n_slots > 1).then(|| (self.n_slots, self.streams(context)));
-            for (rows, step) in drafts.into_iter().chain([prompt]).chain(streams) {
+            let streams = [self.n_slots, 128]
+                .map(|rows| (self.n_slots > 1).then(|| (rows, self.streams(context, rows))))
+                .into_iter()
+                .flatten();
+            // Alone a draw is of logits that nobody made, which 64 rows of it do not survive.
+            let fits = |rows: usize| rows <= 32 || rows == PROMPT || name != "sample";
+            let all = drafts.into_iter().chain([prompt]).chain(streams);
+            for (rows, step) in all.filter(|(rows, _)| fits(*rows)) {
                 let mut plan = if rows == PROMPT { self.record_prompt() } else { self.record(rows) };
                 plan.ops.retain(belongs);
                 let (times, nodes) = self.time(plan, &step);
