@@ -33,6 +33,7 @@ use crate::spec::gate::Gate;
 use crate::spec::learned::Learned;
 use crate::spec::ngram::NGramIndex;
 use crate::spec::policy::{Mode, Policy};
+use crate::spec::prospect::Prospect;
 use crate::spec::reach::Reach;
 use crate::spec::tree::TokenTree;
 use crate::spec::trials::Trials;
@@ -133,6 +134,7 @@ pub struct Engine {
     pub(crate) step_sum: Beside,
     /// What draft passes may lose where several sequences write.
     pub(crate) trials: Trials,
+    pub(crate) prospect: Prospect,
     pub(crate) reach: Reach,
     /// Rounds that the backend runs by itself.
     pub(crate) residence: Residence,
@@ -198,6 +200,7 @@ impl Engine {
             prompt_rows: Default::default(),
             step_sum: Beside::default(),
             trials: Trials::default(),
+            prospect: Prospect::default(),
             reach: Reach::default(),
             residence: Residence::default(),
             policy,
@@ -393,6 +396,7 @@ impl Engine {
                 .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             forced: self.forced,
+            has_drafted: false,
             injected: cached,
         });
         self.seqs.push(Sequence {

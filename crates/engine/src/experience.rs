@@ -5,6 +5,7 @@ use crate::engine::Engine;
 use crate::spec::calibration::Calibration;
 use crate::spec::cost::CostModel;
 use crate::spec::policy::Policy;
+use crate::spec::prospect::Prospect;
 use crate::spec::reach::Reach;
 use crate::spec::trials::Trials;
 
@@ -15,6 +16,7 @@ pub struct Experience {
     policy: Policy,
     calibration: Calibration,
     trials: Trials,
+    prospect: Prospect,
     reach: Reach,
 }
 
@@ -27,6 +29,7 @@ impl Engine {
             policy: self.first_policy(),
             calibration: Calibration::default(),
             trials: Trials::default(),
+            prospect: Prospect::default(),
             reach: Reach::default(),
         }
     }
@@ -39,6 +42,7 @@ impl Engine {
         std::mem::swap(&mut self.policy, &mut other.policy);
         std::mem::swap(&mut self.calibration, &mut other.calibration);
         std::mem::swap(&mut self.trials, &mut other.trials);
+        std::mem::swap(&mut self.prospect, &mut other.prospect);
         std::mem::swap(&mut self.reach, &mut other.reach);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT};
+use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT, bucket_for};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -62,8 +62,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The sequences whose draft passes run: of those that ask for one as many as could pay, the most trusted first.
-    /// Those that insist always do.
+    /// The sequences whose draft passes run: of those that ask for one as many as pay, the most trusted first, or one that
+    /// tries. Those that insist always do.
     pub(crate) fn choose_drafting(&mut self, drafting: &mut Vec<usize>, prompt_rows: usize, room: usize) {
         drafting.clear();
         let asks = |round: &Round| round.decision.is_some_and(|d| d.forward);
@@ -76,17 +76,38 @@ impl Engine {
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
         let sure = Beside { rows: writers + prompt_rows, tokens: writers as f64, drafting: 0 };
         let together = Together { cost: &self.cost, sure, draft_seconds: 0.0, rate: None, room };
-        let is_tried = writers < 2 || self.trials.may_draft();
-        let most = drafting.len() * usize::from(is_tried);
-        let most = (1..=most).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
-        if most < drafting.len() {
-            drafting.sort_by(|a, b| rounds[*b].policy.credit().total_cmp(&rounds[*a].policy.credit()));
+        let asking = drafting.len();
+        let mut most = (1..=asking).rev().find(|n| together.could_pay(*n, depth)).unwrap_or(0);
+        let mut is_try = false;
+        if writers > 1 && most > 0 {
+            let weights = self.prospect.weights().filter(|_| self.trials.may_draft());
+            most = weights.map_or(0, |weights| together.best_drafting(asking, &weights[..depth]));
+            is_try = most == 0 && self.trials.may_draft();
+            most += usize::from(is_try);
+        }
+        if most < asking {
+            if is_try {
+                drafting.rotate_left(self.trials.whose_turn(asking));
+            } else {
+                drafting.sort_by(|a, b| rounds[*b].policy.credit().total_cmp(&rounds[*a].policy.credit()));
+            }
             let is_unaided = self.config.lookup;
             for index in drafting.drain(most..) {
                 rounds[index].decision = rounds[index].decision.map(|d| d.without_forward(is_unaided));
                 rounds[index].plain = Plain::Unpromising;
             }
             drafting.sort_unstable();
+        }
+        for index in drafting.iter().filter(|_| writers > 1) {
+            let Round { decision, drafter, has_drafted, .. } = &mut rounds[*index];
+            if !*has_drafted {
+                drafter.trust(self.prospect.calibration());
+            }
+            if is_try {
+                // As many guesses as the step has rows for anyway, so that there is something to learn.
+                let rows = bucket_for(sure.rows + 1).unwrap_or(sure.rows + 1);
+                *decision = decision.map(|d| d.trying(rows - sure.rows));
+            }
         }
     }
 

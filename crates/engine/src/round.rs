@@ -36,6 +36,8 @@ pub(crate) struct Round {
     pub(crate) forced: Option<Forced>,
     /// Positions in the draft's context; those up to the committed ones wait as taps.
     pub(crate) injected: usize,
+    /// Its drafter has had lessons of its own.
+    pub(crate) has_drafted: bool,
 }
 
 /// A sequence's part of the step at hand.
@@ -333,6 +335,13 @@ impl Engine {
         let Some(decision) = &round.decision else { return };
         round.drafter.learn(&round.tree, &round.verdict);
         let tokens = round.verdict.n_tokens();
+        round.has_drafted |= decision.forward;
+        if decision.forward {
+            self.prospect.learn(&round.tree, &round.verdict);
+        }
+        if decision.is_try {
+            return round.policy.pass_by(tokens);
+        }
         let sum = self.step_sum;
         let beside = Beside {
             rows: sum.rows.saturating_sub(1 + round.forecast.drafts),
@@ -353,11 +362,10 @@ impl Engine {
         if writers < 2 {
             return;
         }
-        let (mut tokens, mut drafted, mut came_true) = (0, 0, 0);
+        let (mut drafted, mut came_true) = (0, 0);
         for part in parts {
             let Round { tree, verdict, .. } = &self.rounds[part.seq];
             let is_drafted = |node: &u32| tree.nodes()[*node as usize].source == Source::Draft;
-            tokens += part.logits.map_or(0, |_| verdict.n_tokens());
             drafted += (1..tree.len() as u32).filter(is_drafted).count();
             came_true += verdict.path.iter().filter(|node| is_drafted(node)).count();
         }
@@ -367,7 +375,7 @@ impl Engine {
             let seconds = step - without + draft;
             Passes { tokens: came_true as f64, seconds, plain_rate: writers as f64 / plain }
         });
-        self.trials.learn(tokens, passes);
+        self.trials.learn(writers, passes);
     }
 
     /// Accepted rows become permanent; with a draft their taps wait for it.

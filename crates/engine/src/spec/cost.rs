@@ -15,6 +15,12 @@ const GUESSED_SLOPE: f64 = 1.0 / 8.0;
 /// step. (With rows guessed cheap and no such bound the first draft of a process took 40 rows at seven times the cost
 /// of one; code that replays at 1.45 of plain speed with known costs then replayed at 0.99.)
 const GUESSED_ROWS: usize = 8;
+/// The same in proportion to rows where it is asked what could be gained at best. (On an H200 64 rows of a 27B model cost 1.4
+/// times what 16 do, with the kernels before it was 2.8.)
+const HOPED_GROWTH: f64 = 0.25;
+/// Of a draft's passes for several sequences, what grows with them: four passes of four take eight times as long as one for
+/// one on an H200, and as long as sixteen on a CPU.
+const GUESSED_SHARE: f64 = 0.5;
 /// Sequences alive at once at most.
 const MAX_DRAFTING: usize = 64;
 /// How fast the level follows, and by how much one step can move it: a change of 10 % within some twenty steps, and
@@ -215,6 +221,14 @@ impl CostModel {
         Some(most * self.level.exp())
     }
 
+    /// Seconds that a step takes where rows turn out cheap: what is hoped for where nothing was measured.
+    pub fn hoped_seconds(&self, rows: usize) -> Option<f64> {
+        let last = self.curve.last()?;
+        let padded = self.padded(rows)? as f64;
+        let least = last.1 * (1.0 + HOPED_GROWTH * (padded / last.0 - 1.0));
+        Some(if padded > last.0 { least * self.level.exp() } else { self.step_seconds(rows)? })
+    }
+
     /// Rows up to which estimates can be relied on.
     pub fn known_rows(&self) -> usize {
         self.curve.last().map_or(1, |p| GUESSED_ROWS.max(2 * p.0 as usize))
@@ -224,10 +238,12 @@ impl CostModel {
         self.draft_seconds_of(1)
     }
 
-    /// Seconds of a round's draft passes for `n` sequences; in proportion to the nearest count that was measured.
+    /// Seconds of a round's draft passes for `n` sequences, none for nobody; from the nearest count that was measured, of
+    /// which half is taken to be each sequence's own.
     pub fn draft_seconds_of(&self, n: usize) -> Option<f64> {
         let (measured, times) = self.drafts.iter().min_by_key(|d| d.0.abs_diff(n))?;
-        Some(times.median(None)? * self.level.exp() * n as f64 / *measured as f64)
+        let share = 1.0 + GUESSED_SHARE * (n as f64 / *measured as f64 - 1.0);
+        Some(if n == 0 { 0.0 } else { times.median(None)? * self.level.exp() * share })
     }
 
     /// One sequence's share of that; nothing before anything was measured.

@@ -71,6 +71,9 @@ pub trait Drafter {
         None
     }
 
+    /// Others have learned how far its words are to be trusted; it has had no lesson itself.
+    fn trust(&mut self, _: &Calibration) {}
+
     /// A token joined the text for good: each of the prompt, then each emitted one, the next root included.
     fn committed(&mut self, token: u32);
 }
@@ -171,6 +174,10 @@ impl Drafter for BlockDraft {
 
     fn learn(&mut self, tree: &TokenTree, verdict: &Verdict) {
         self.calibration.learn(tree, verdict);
+    }
+
+    fn trust(&mut self, calibration: &Calibration) {
+        self.calibration = calibration.carried();
     }
 
     fn learned(&self) -> Option<&Calibration> {

@@ -17,6 +17,7 @@ pub mod gate;
 pub mod learned;
 pub mod ngram;
 pub mod policy;
+pub mod prospect;
 pub mod reach;
 pub mod scripted;
 pub mod together;

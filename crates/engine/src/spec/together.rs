@@ -3,11 +3,10 @@
 //! Each sequence alone would see the others' rows as they are without drafts; eight that each think so fill the step
 //! with rows that only one of them could have had cheaply.
 
-use overdraft_plan::Terms;
+use overdraft_plan::{BUCKETS, Terms};
 
 use super::budget::Beside;
 use super::cost::CostModel;
-use super::tree::MAX_DRAFTS;
 
 /// What the sequences of a step decide together.
 #[derive(Clone, Copy, Debug)]
@@ -87,17 +86,45 @@ impl Together<'_> {
         else {
             return true;
         };
-        let room = self.most_nodes().min(drafting * depth);
-        (1..=room).any(|nodes| {
-            let step = self.cost.step_seconds(self.sure.rows + nodes).unwrap_or(plain);
+        let room = self.room.min(drafting * depth);
+        self.bucket_nodes(room).any(|nodes| {
+            let step = self.cost.hoped_seconds(self.sure.rows + nodes).unwrap_or(plain);
             (self.sure.tokens + EXCELLENT * nodes as f64) * plain > self.sure.tokens * (step + draft)
         })
+    }
+
+    /// For how many of `asking` texts it is best to ask the draft, where a text's further guesses bring `weights` each: the
+    /// most tokens a second, 0 where plain decoding has them. Rows that were not measured yet are hoped to be cheap, or nobody would find out.
+    pub fn best_drafting(&self, asking: usize, weights: &[f64]) -> usize {
+        let Some(plain) = self.cost.step_seconds(self.sure.rows) else { return 0 };
+        let mut best = (0, self.sure.tokens / plain);
+        let halves = std::iter::successors(Some(asking), |n| Some(n / 2)).take_while(|n| *n > 0);
+        for drafting in halves {
+            let Some(draft) = self.cost.draft_seconds_of(drafting) else { continue };
+            for nodes in self.bucket_nodes(self.room.min(drafting * weights.len())) {
+                let (whole, rest) = (nodes / drafting, nodes % drafting);
+                let chain: f64 = weights[..whole].iter().sum();
+                let more = weights.get(whole).map_or(0.0, |w| w * rest as f64);
+                let tokens = self.sure.tokens + HEDGE * (drafting as f64 * chain + more);
+                let seconds = self.cost.hoped_seconds(self.sure.rows + nodes).unwrap_or(plain) + draft;
+                if tokens / seconds > best.1 {
+                    best = (drafting, tokens / seconds);
+                }
+            }
+        }
+        best.0
+    }
+
+    /// Counts of drafted nodes that fill a bucket, and the most there is room for.
+    fn bucket_nodes(&self, room: usize) -> impl Iterator<Item = usize> {
+        let full = BUCKETS.into_iter().filter_map(move |bucket| bucket.checked_sub(self.sure.rows));
+        full.filter(move |nodes| (1..room).contains(nodes)).chain((room > 0).then_some(room))
     }
 
     /// As many as there is room for, and as costs can be relied on for.
     fn most_nodes(&self) -> usize {
         let known = self.cost.known_rows().saturating_sub(self.sure.rows).max(1);
-        self.room.min(MAX_DRAFTS).min(known)
+        self.room.min(known)
     }
 
     fn value(&self, nodes: usize, tokens: f64) -> Option<f64> {
@@ -114,7 +141,7 @@ mod tests {
     use super::*;
     use crate::spec::budget::{Forecast, Growth, Worth};
     use crate::spec::simulate::Random;
-    use crate::spec::tree::{Source, TokenTree};
+    use crate::spec::tree::{MAX_DRAFTS, Source, TokenTree};
 
     fn costs(steps: &[(usize, f64)], draft: Option<f64>) -> CostModel {
         let mut cost = CostModel::new(crate::spec::cost::Padding::None);

@@ -7,8 +7,8 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use overdraft_plan::{
-    Act, Backend, BackendError, Choice, LayerState, NO_PARENT, Op, PAGE, Plan, PlanId, Retention, StateId,
-    StateSpec, Step, TAP_ROWS, WINDOW_ROWS, Weights, grid_of,
+    Act, Backend, BackendError, Choice, LayerState, NO_PARENT, NO_TOKEN, Op, PAGE, Plan, PlanId, Retention,
+    StateId, StateSpec, Step, TAP_ROWS, WINDOW_ROWS, Weights, grid_of,
 };
 
 use super::VirtualClock;
@@ -44,17 +44,27 @@ enum Kind {
     Block,
 }
 
-/// What passes take: (microseconds, and so many more a row).
+/// What a pass takes: (rows, microseconds), ascending; in between and beyond on straight lines.
+pub(crate) type Micros = &'static [(u64, u64)];
+
 #[derive(Clone, Copy)]
 pub(crate) struct Costs {
-    pub(crate) target: (u64, u64),
-    pub(crate) draft: (u64, u64),
+    pub(crate) target: Micros,
+    pub(crate) draft: Micros,
+    /// Of a device whose logits are far to read: it draws tokens itself, and steps have room for more trees.
+    pub(crate) is_far: bool,
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { target: (1000, 100), draft: (300, 100) }
+        Self { target: &[(0, 1000), (1, 1100)], draft: &[(0, 300), (1, 400)], is_far: false }
     }
+}
+
+fn micros_of(table: Micros, rows: u64) -> u64 {
+    let at = table.partition_point(|p| p.0 < rows).clamp(1, table.len() - 1);
+    let ((low, from), (high, to)) = (table[at - 1], table[at]);
+    from + (to - from) * rows.saturating_sub(low) / (high - low)
 }
 
 /// What is wrong with it.
@@ -62,7 +72,7 @@ impl Default for Costs {
 pub(crate) struct Faults {
     /// The draft is always wrong.
     pub(crate) misguesses: bool,
-    /// Steps take what their rows take, and nothing else has the machine.
+    /// Steps take what their rows take, nothing else has the machine, and something always comes next.
     pub(crate) is_even: bool,
     /// The first run waits for this.
     pub(crate) hangs: Option<Receiver<()>>,
@@ -212,13 +222,23 @@ impl Device {
     }
 }
 
+/// What a text that always takes the best token draws.
+fn best(logits: &[f32]) -> (u32, f32) {
+    let best = (0..).zip(logits).reduce(|best, next| if next.1 > best.1 { next } else { best });
+    best.filter(|(_, logit)| logit.is_finite()).map_or((NO_TOKEN, 0.0), |(token, _)| (token, 0.0))
+}
+
 impl Backend for Device {
     fn describe(&self) -> String {
         "simulated".into()
     }
 
     fn computes_whole_buckets(&self) -> bool {
-        false
+        self.costs.is_far
+    }
+
+    fn is_far(&self) -> bool {
+        self.costs.is_far
     }
 
     fn load(&mut self, _: Arc<Weights>) -> Result<(), BackendError> {
@@ -264,8 +284,9 @@ impl Backend for Device {
         if self.faults.dies_at.is_some_and(|at| self.runs >= at) {
             return Err(BackendError::Device("the device fell off the bus".into()));
         }
-        let (pass, row) = if kind == Kind::Block { self.costs.draft } else { self.costs.target };
-        let micros = if kind == Kind::Inject { 0 } else { pass + row * step.n_rows() as u64 };
+        let table = if kind == Kind::Block { self.costs.draft } else { self.costs.target };
+        let rows = if self.costs.is_far { plan.bucket } else { step.n_rows() };
+        let micros = if kind == Kind::Inject { 0 } else { micros_of(table, rows as u64) };
         // Now and then something else has the machine.
         let slow = if self.random.one_in(40) { 10 } else { 1 };
         let percent = if self.faults.is_even { 100 } else { slow * (95 + self.random.below(10)) };
@@ -292,6 +313,13 @@ impl Backend for Device {
                     let seen = self.seen(step, *row as usize);
                     let last = step.rows()[*row as usize].token;
                     logits(last, &seen, &mut self.logits[i * VOCAB..(i + 1) * VOCAB]);
+                }
+                if self.faults.is_even {
+                    self.logits.iter_mut().filter(|l| l.is_nan()).for_each(|l| *l = 0.0);
+                }
+                if self.costs.is_far {
+                    self.choices.clear();
+                    self.choices.extend(self.logits.chunks(VOCAB).map(best));
                 }
                 if self.is_recurrent {
                     self.keep_sure_rows(step);
