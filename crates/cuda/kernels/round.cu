@@ -4,7 +4,8 @@
 #include "step.cuh"
 
 #define MAX_SEQS 16u
-#define MAX_ROWS 64u
+#define MAX_ROWS 128u
+#define TREE_ROWS 64u  // of one sequence
 #define STOP_IDS 8u
 #define DRAWING 16u
 #define NONE 0xffffffffu
@@ -210,10 +211,10 @@ __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xf
 struct Trees {
     float logp[MAX_SEQS][PATH * 16];  // of candidates, and trusted so far
     float trust[MAX_SEQS][PATH];
-    float weight[MAX_SEQS][MAX_ROWS];
+    float weight[MAX_SEQS][TREE_ROWS];
     float gain[MAX_ROWS + 1], price[MAX_ROWS + 1];
-    u8 parent[MAX_SEQS][MAX_ROWS], depth[MAX_SEQS][MAX_ROWS], rank[MAX_SEQS][MAX_ROWS], size[MAX_SEQS], kept[MAX_SEQS];
-    u8 path[MAX_SEQS][MAX_ROWS][PATH];
+    u8 parent[MAX_SEQS][TREE_ROWS], depth[MAX_SEQS][TREE_ROWS], rank[MAX_SEQS][TREE_ROWS], size[MAX_SEQS], kept[MAX_SEQS];
+    u8 path[MAX_SEQS][TREE_ROWS][PATH];
 };
 
 // The weight of a node's next candidate.
@@ -266,7 +267,7 @@ __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
     };
     const auto take = [&](u32 mine, u32 best, float share) {
         const u32 tree = __ffs(__ballot_sync(0xffffffffu, mine == best)) - 1;
-        const float weight = __shfl_sync(0xffffffffu, lane < n ? t.weight[lane][min(count + 1, MAX_ROWS - 1)] : 0.0f, tree);
+        const float weight = __shfl_sync(0xffffffffu, lane < n ? t.weight[lane][min(count + 1, TREE_ROWS - 1)] : 0.0f, tree);
         tokens += share * expf(weight);
         count += lane == tree, used++;
     };
@@ -308,7 +309,7 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
         __syncwarp();
         // The target's own token comes on top, and nothing is written past the end.
         const u32 left = r.limit > r.committed + 2 ? r.limit - r.committed - 2 : 0;
-        grow(t, warp, k, min(min(left, member.depth), min(p.depths, PATH)), min(member.nodes, MAX_ROWS - 1), member.is_chain);
+        grow(t, warp, k, min(min(left, member.depth), min(p.depths, PATH)), min(member.nodes, TREE_ROWS - 1), member.is_chain);
     }
     __syncthreads();
     if (warp == 0) {

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use overdraft_plan::{
-    Fate, MAX_DRAFT_DEPTH, MAX_RESIDENTS, MAX_ROUND_ROWS, NO_PARENT, NO_TOKEN, Outcome, PAGE, PlanId,
-    Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
+    Fate, MAX_DRAFT_DEPTH, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT, NO_TOKEN, Outcome, PAGE,
+    PlanId, Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
 };
 
 use crate::backend::Cuda;
@@ -35,7 +35,7 @@ const CANDIDATES: usize = MAX_DRAFT_DEPTH * 16;
 /// `Trees` of `round.cu`.
 const TREE_BYTES: usize = 8 * (MAX_ROUND_ROWS + 1)
     + MAX_RESIDENTS
-        * (4 * CANDIDATES + 4 * MAX_DRAFT_DEPTH + 7 * MAX_ROUND_ROWS + 2 + MAX_ROUND_ROWS * MAX_DRAFT_DEPTH);
+        * (4 * CANDIDATES + 4 * MAX_DRAFT_DEPTH + 7 * MAX_ROUND_TREE + 2 + MAX_ROUND_TREE * MAX_DRAFT_DEPTH);
 
 kernel_params!(RoundParams {
     step: StepView,

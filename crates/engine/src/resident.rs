@@ -16,7 +16,7 @@ use overdraft_plan::{
 use crate::engine::{Engine, SLACK};
 use crate::error::{EngineError, Result};
 use crate::event::{Events, Witness};
-use crate::plans::{CANDIDATES, MAX_LOGIT_ROWS, Ready, Use, Wanted};
+use crate::plans::{CANDIDATES, Ready, Use, Wanted};
 use crate::request::SeqId;
 use crate::round::{Part, Round};
 use crate::sequence::Sequence;
@@ -37,7 +37,7 @@ const FURTHEST: usize = AHEAD * MAX_ENTERING + SLACK;
 /// Depths of a draft are asked for in steps of so many.
 const DEPTH_STEP: usize = 8;
 /// Rows to verify.
-const ROWS: [usize; 7] = [4, 8, 16, 24, 32, 48, MAX_ROUND_ROWS];
+const ROWS: [usize; 9] = [4, 8, 16, 24, 32, 48, 64, 96, MAX_ROUND_ROWS];
 /// Taps of a sequence that a round has room for.
 const ENTERING: [usize; 2] = [8, MAX_ENTERING];
 /// Counts of sequences that rounds are recorded for.
@@ -110,11 +110,8 @@ impl Engine {
         let is_entering = self.residence.flights.is_empty();
         self.residence.is_over &= !is_entering;
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
-        // A crowd's trees have more room in steps.
-        let is_crowd = self.plans.logit_rows > MAX_ROUND_ROWS && writers > MAX_ROUND_ROWS / 8;
         let fits = self.backend.has_rounds()
             && self.draft.is_some()
-            && !is_crowd
             && self.config.step_rows >= FURTHEST
             && (1..=MAX_RESIDENTS).contains(&writers)
             && !self.residence.is_over;
@@ -140,10 +137,15 @@ impl Engine {
         let mut drafting = std::mem::take(&mut self.chosen);
         let waiting = self.rounds.iter_mut().zip(&self.seqs).filter(|(_, seq)| !seq.is_writing());
         waiting.for_each(|(round, _)| round.decision = None);
-        self.choose_drafting(&mut drafting, 0, MAX_LOGIT_ROWS.saturating_sub(writers));
+        self.choose_drafting(&mut drafting, 0, self.round_rows().saturating_sub(writers));
         let all = drafting.len() == writers;
         self.chosen = drafting;
         all
+    }
+
+    /// Rows that a round can verify: each has logits.
+    fn round_rows(&self) -> usize {
+        self.plans.logit_rows.min(MAX_ROUND_ROWS)
     }
 
     /// Tells the backend of all who write, where no round is under way, and of pages that were not told of yet.
@@ -206,7 +208,7 @@ impl Engine {
         let all_free = members.iter().all(|m| !m.1.is_fixed);
         let sure = Beside { rows: writers, tokens: writers as f64, drafting: 0 };
         let draft_seconds = self.cost.draft_seconds_of(writers).unwrap_or(0.0);
-        let room = MAX_ROUND_ROWS - writers;
+        let room = self.round_rows().saturating_sub(writers);
         let most = Together { cost: &self.cost, sure, draft_seconds, rate, room }.price_rows(terms);
         // Nobody grows a tree only to have it cut.
         for member in terms.members.iter_mut().filter(|m| !m.is_fixed) {
@@ -244,7 +246,7 @@ impl Engine {
         let depths =
             if all_free { self.reach.depths(all).next_multiple_of(DEPTH_STEP).min(all) } else { all };
         let seqs = SEQS.into_iter().find(|n| *n >= seqs).unwrap_or(MAX_RESIDENTS);
-        let rows = ROWS.into_iter().find(|n| *n >= rows).unwrap_or(MAX_ROUND_ROWS);
+        let rows = ROWS.into_iter().find(|n| *n >= rows).unwrap_or(MAX_ROUND_ROWS).min(self.round_rows());
         let entering = ENTERING.into_iter().find(|n| *n >= residence.entering).unwrap_or(MAX_ENTERING);
         let entering = bucket_for(seqs * entering).unwrap_or(seqs * entering);
         let is_it = |p: &&Prepared| {
@@ -255,7 +257,7 @@ impl Engine {
             return Ok(*prepared);
         }
         // As many passes as it takes, and as few sequences in each.
-        let passes = seqs.div_ceil((MAX_LOGIT_ROWS / all).max(1));
+        let passes = seqs.div_ceil((self.plans.logit_rows / all).max(1));
         let per_pass = seqs.div_ceil(passes);
         let mut get = |used, rows| {
             let wanted = Wanted::written(used, rows);

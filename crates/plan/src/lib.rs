@@ -22,7 +22,7 @@ pub use op::*;
 pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;
 pub use round::{
-    Fate, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_STOP_IDS, Member, Outcome, Resident, RoundId,
+    Fate, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, MAX_STOP_IDS, Member, Outcome, Resident, RoundId,
     RoundNode, RoundSpec, Terms,
 };
 pub use round_definition::{HostRounds, accept, cut, grow};

@@ -10,8 +10,9 @@ use crate::state::MAX_DRAFT_DEPTH;
 
 /// Sequences of a round at most.
 pub const MAX_RESIDENTS: usize = 16;
-/// Rows that a round verifies at most, roots included.
-pub const MAX_ROUND_ROWS: usize = 64;
+/// Rows that a round verifies at most, roots included, and of those a sequence's.
+pub const MAX_ROUND_ROWS: usize = 128;
+pub const MAX_ROUND_TREE: usize = 64;
 /// Tokens that end a sequence where the round runs; more are for the host to find.
 pub const MAX_STOP_IDS: usize = 8;
 /// Rows that a sequence can have waiting for the draft when a round begins: a root and the deepest path.

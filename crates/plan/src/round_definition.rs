@@ -7,7 +7,9 @@ use std::time::Instant;
 use crate::backend::{Backend, BackendError, StateId};
 use crate::draw::Drawing;
 use crate::op::NO_TOKEN;
-use crate::round::{Fate, MAX_ROUND_ROWS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms};
+use crate::round::{
+    Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms,
+};
 use crate::state::{MAX_DRAFT_DEPTH, grid_of};
 use crate::step::{NO_PARENT, Step};
 
@@ -232,7 +234,7 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
     let depth = left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize;
     let depth = depth.min(candidates.len() / k);
     let (mut nodes, mut depths, mut tried) = (vec![root], vec![0usize], vec![0usize]);
-    while nodes.len() <= (member.nodes as usize).min(MAX_ROUND_ROWS - 1) {
+    while nodes.len() <= (member.nodes as usize).min(MAX_ROUND_TREE - 1) {
         let mut best: Option<(usize, f32)> = None;
         for (i, node) in nodes.iter().enumerate() {
             let is_open = depths[i] < depth && tried[i] < k && !(member.is_chain && tried[i] > 0);

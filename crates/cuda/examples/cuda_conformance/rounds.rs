@@ -103,7 +103,8 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         (1, &greedy, &MODES[..]),
         (5, &drawn, &MODES[1..2]),
         (5, &greedy, &MODES[1..2]),
-        (MOST, &drawn, &MODES[1..2]),
+        // 128 rows hold them all.
+        (MOST, &drawn, &MODES[..1]),
         (MOST, &greedy, &MODES[3..]),
     ];
     for (n, sampling, modes) in rows {
