@@ -11,7 +11,8 @@
 #define NONE 0xffffffffu
 
 struct Resident {
-    u32 committed, injected, stored_grid, root, limit, is_active, pad0, pad1;
+    u32 committed, injected, stored_grid, root, limit, is_active;
+    u32 forced, owed;  // tokens accepted a round in 65536ths, 0: what the target says; and what rounds fell short of a fraction
     u32 stop_ids[STOP_IDS];
     u32 drawing[DRAWING];
 };
@@ -208,6 +209,9 @@ __device__ __forceinline__ u32 key_of(float weight) {
 
 __device__ __forceinline__ u32 max_of_warp(u32 x) { return __reduce_max_sync(0xffffffffu, x); }
 
+// Pace::said
+__device__ __forceinline__ float said(u32 rank) { return rank == 0 ? -0.25f : -1.5f - 0.75f * (float)rank; }
+
 struct Trees {
     float logp[MAX_SEQS][PATH * 16];  // of candidates, and trusted so far
     float trust[MAX_SEQS][PATH];
@@ -303,7 +307,8 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
     if (warp < n) {
         const Member& member = p.terms->members[here.member[warp]];
         const Resident& r = here.known[warp];
-        for (u32 i = lane; i < p.depths * k; i += 32) t.logp[warp][i] = p.choices[warp * p.depths * k + i].logp;
+        for (u32 i = lane; i < p.depths * k; i += 32)
+            t.logp[warp][i] = r.forced ? said(i % k) : p.choices[warp * p.depths * k + i].logp;
         if (lane < PATH) t.trust[warp][lane] = member.trust[lane];
         if (lane == 0) t.weight[warp][0] = 0.0f, t.depth[warp][0] = 0, t.parent[warp][0] = 255, t.rank[warp][0] = 0;
         __syncwarp();
@@ -336,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
     for (u32 r = threadIdx.x; r < lay.rows; r += blockDim.x) {
         const u32 m = seq_of(lay, r), node = r - lay.seqs[m].first;
         ((u32*)p.step.logit_rows)[r] = r;
-        p.between->logp[r] = node == 0 ? 0.0f : fminf(candidate(m, node).logp, 0.0f);
+        p.between->logp[r] = node == 0 ? 0.0f : fminf(here.known[m].forced ? said(t.rank[m][node]) : candidate(m, node).logp, 0.0f);
         p.between->log_weight[r] = t.weight[m][node];
     }
     u32* counts = (u32*)p.step.counts;
@@ -362,20 +367,42 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
     }
     const Seq seq = p.step.seqs[s];
     Resident& r = p.residents[seq.slot];
-    u32 token[2], parent[2];
+    u32 token[2], parent[2], depth[2];
     Choice chosen[2];
 #pragma unroll
     for (u32 h = 0; h < 2; h++) {
         const u32 node = lane + 32 * h, row = seq.first + node;
-        token[h] = NONE, parent[h] = NONE, chosen[h] = {NONE, 0.0f};
+        token[h] = NONE, parent[h] = NONE, depth[h] = 0, chosen[h] = {NONE, 0.0f};
         if (node >= seq.n_rows) continue;
         const Row at = p.step.rows[row];
-        token[h] = at.token, parent[h] = at.parent == NO_PARENT ? NONE : at.parent - seq.first, chosen[h] = p.choices[row];
+        token[h] = at.token, parent[h] = at.parent == NO_PARENT ? NONE : at.parent - seq.first, chosen[h] = p.choices[row], depth[h] = at.pos - seq.committed;
         out.nodes[row] = {token[h], parent[h], p.between->logp[row], p.between->log_weight[row], chosen[h].token, chosen[h].logp};
+    }
+    // Nodes whose place a condition holds at.
+    const auto where = [](bool low, bool high) { return (u64)__ballot_sync(0xffffffffu, low) | (u64)__ballot_sync(0xffffffffu, high) << 32; };
+    const u32 forced = r.forced, wanted = forced + r.owed;
+    u64 path = 0;
+    if (forced) {
+        const u32 deepest = max_of_warp(max(depth[0], depth[1])), last = min((wanted >> 16) - 1, deepest);
+        const u64 found = where(depth[0] == last && lane < seq.n_rows, depth[1] == last && lane + 32 < seq.n_rows);
+        for (u32 up = __ffsll(found) - 1; up != 0; up = __shfl_sync(0xffffffffu, up < 32 ? parent[0] : parent[1], up & 31)) path |= 1ull << up;
+        if (lane == 0) r.owed = wanted & 0xffff;
     }
     u32 at = 0, n_path = 0, root = r.root, is_active = 1, doubt = NONE;
     while (true) {
-        const u32 next = __shfl_sync(0xffffffffu, at < 32 ? chosen[0].token : chosen[1].token, at & 31);
+        u32 next = __shfl_sync(0xffffffffu, at < 32 ? chosen[0].token : chosen[1].token, at & 31);
+        if (forced && next != NONE) {
+            const u64 below = where(parent[0] == at, parent[1] == at), on = below & path;
+            const u32 child = on ? __ffsll(on) - 1 : 0;
+            const u32 guess = __shfl_sync(0xffffffffu, child < 32 ? token[0] : token[1], child & 31);
+            const u32 own = next;
+            // Of as many tokens and one more than there are guesses, one is none.
+            for (u32 i = 0; !on && i <= __popcll(below); i++) {
+                next = own >= i ? own - i : own + i;
+                if (!where(parent[0] == at && token[0] == next, parent[1] == at && token[1] == next)) break;
+            }
+            if (on) next = guess;
+        }
         if (next == NONE) {
             doubt = at, is_active = 0;
             if (n_path > 0) n_path--, root = __shfl_sync(0xffffffffu, at < 32 ? token[0] : token[1], at & 31);
@@ -387,10 +414,9 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
             is_active = 0;
             break;
         }
-        const u32 low = __ballot_sync(0xffffffffu, parent[0] == at && token[0] == next);
-        const u32 high = __ballot_sync(0xffffffffu, parent[1] == at && token[1] == next);
-        if (!(low | high)) break;
-        at = low ? __ffs(low) - 1 : 31 + __ffs(high);
+        const u64 child = where(parent[0] == at && token[0] == next, parent[1] == at && token[1] == next);
+        if (!child) break;
+        at = __ffsll(child) - 1;
         if (lane == 0) accepted[1 + n_path] = (u16)(seq.first + at);
         n_path++;
     }

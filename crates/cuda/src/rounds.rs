@@ -201,7 +201,9 @@ impl Cuda {
     }
 
     pub(crate) fn tell_resident(&mut self, r: &Resident) -> Result<()> {
-        let known = [r.committed, r.injected, r.stored_grid, r.root, r.limit, u32::from(r.is_active), 0, 0];
+        let (tokens, owed) = r.forced.map_or((0, 0), |pace| (pace.tokens, pace.owed));
+        let known =
+            [r.committed, r.injected, r.stored_grid, r.root, r.limit, u32::from(r.is_active), tokens, owed];
         let fill = |words: &mut [u32]| {
             words[..8].copy_from_slice(&known);
             words[8..16].copy_from_slice(&r.stop_ids);

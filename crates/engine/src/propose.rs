@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT, bucket_for};
+use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT, Pace, bucket_for};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -170,6 +170,13 @@ impl Engine {
             let all = self.backend.read_choices(plan.id, candidates);
             for (index, mine) in batch.iter().zip(all.chunks(rows * k)) {
                 let seq = &self.seqs[*index];
+                let said: Vec<(u32, f32)>;
+                let mine = if self.rounds[*index].forced.is_some() {
+                    said = (0..).zip(mine).map(|(i, (token, _))| (*token, Pace::said(i % k))).collect();
+                    &said
+                } else {
+                    mine
+                };
                 let mut depths: [Ranked<'_>; MAX_DRAFT_DEPTH] = [&[]; MAX_DRAFT_DEPTH];
                 let n = depths.iter_mut().zip(mine.chunks(k).take(drafts_left(seq)));
                 let n = n.map(|(depth, candidates)| *depth = candidates).count();

@@ -388,6 +388,7 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
         limit: seq.limit as u32,
         stop_ids,
         drawing: seq.request.sampling.drawing(),
+        forced: round.forced.map(|forced| forced.pace()),
         is_active: true,
     }
 }
@@ -399,7 +400,6 @@ fn can_reside(seq: &Sequence, round: &mut Round) -> bool {
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS
         && round.policy.mode() != Mode::Off
-        && round.forced.is_none()
         && round.tree.gate().is_none()
         // What was found in the text is the host's to propose, where that is more than the draft has brought.
         && round.drafter.unaided_tokens() <= (round.forecast.tokens - 1.0).max(0.0)

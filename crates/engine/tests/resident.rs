@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
+use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Specials;
@@ -101,6 +102,23 @@ fn five_that_come_and_go_write_the_same_in_rounds_of_the_backend() {
             let rounds = count.load(Ordering::Relaxed);
             assert!(mode == Mode::Auto || rounds > 8, "{mode:?} {budget:?}: only {rounds} rounds");
         }
+    }
+}
+
+#[test]
+fn what_is_forced_upon_rounds_is_forced_upon_those_of_the_backend() {
+    for (mode, budget, tokens) in
+        [(Mode::Chain, Some(7), 1.0), (Mode::Chain, Some(7), 5.0), (Mode::Tree, Some(15), 2.5)]
+    {
+        let [(mut own, _), (mut resident, count)] = both(config(mode, budget, Witness::None));
+        let request = request(&own, PROMPTS[0], 60);
+        let [wanted, got] = [&mut own, &mut resident].map(|engine| {
+            engine.force_acceptance(Forced::new(tokens));
+            write(engine, std::slice::from_ref(&request), 1)
+        });
+        assert_eq!(got, wanted, "{mode:?} {budget:?}, {tokens} a round");
+        let rounds = count.load(Ordering::Relaxed);
+        assert!(rounds as f64 >= 50.0 / tokens, "{mode:?} {budget:?}, {tokens} a round: {rounds} rounds");
     }
 }
 

@@ -47,6 +47,37 @@ pub struct RoundSpec {
     pub positions: usize,
 }
 
+/// Acceptance by a set pattern, for measurements: so many tokens a round, in 65536ths, as far as its tree is deep enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    pub tokens: u32,
+    /// What rounds so far fell short of a fraction.
+    pub owed: u32,
+}
+
+impl Pace {
+    /// Guesses that come true in the next round.
+    pub fn next_depth(&mut self) -> u32 {
+        let wanted = self.tokens + self.owed;
+        self.owed = wanted & 0xffff;
+        (wanted >> 16) - 1
+    }
+
+    /// What a draft is taken to say of its best guess, its second best and so on. Random weights say next to nothing of any,
+    /// and nobody would verify such guesses; what it is really worth is for the policy to find out, as ever.
+    pub fn said(rank: usize) -> f32 {
+        // 0.78, 0.11, 0.05, and so on, 0.98 together. Their logarithms have few bits, so that no sum of them is rounded.
+        if rank == 0 { -0.25 } else { -1.5 - 0.75 * rank as f32 }
+    }
+
+    /// The token in place of the target's `own` where the path ends: one that nobody guessed. Of as many tokens and one more
+    /// than there are guesses, one is none.
+    pub fn unguessed(own: u32, n_guesses: usize, is_guessed: impl Fn(u32) -> bool) -> u32 {
+        let mut near = (0..=n_guesses as u32).map(|i| if own >= i { own - i } else { own + i });
+        near.find(|token| !is_guessed(*token)).unwrap_or(own)
+    }
+}
+
 /// What is known of a sequence where rounds run. A round moves it on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resident {
@@ -63,6 +94,8 @@ pub struct Resident {
     pub stop_ids: [u32; MAX_STOP_IDS],
     /// How its tokens are drawn; nothing that bias or penalties would change.
     pub drawing: Drawing,
+    /// What is accepted, where that is not for the target to say.
+    pub forced: Option<Pace>,
     /// Takes part in rounds. One that ended, or that the host has to look at, does not.
     pub is_active: bool,
 }

@@ -8,7 +8,8 @@ use crate::backend::{Backend, BackendError, StateId};
 use crate::draw::Drawing;
 use crate::op::NO_TOKEN;
 use crate::round::{
-    Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms,
+    Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Outcome, Pace, Resident, RoundId, RoundNode, RoundSpec,
+    Terms,
 };
 use crate::state::{MAX_DRAFT_DEPTH, grid_of};
 use crate::step::{NO_PARENT, Step};
@@ -62,6 +63,7 @@ impl HostRounds {
                 limit: 0,
                 stop_ids: [NO_TOKEN; crate::round::MAX_STOP_IDS],
                 drawing: Drawing::default(),
+                forced: None,
                 is_active: false,
             },
             tables: Vec::new(),
@@ -233,13 +235,17 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
     let left = resident.limit.saturating_sub(resident.committed + 2);
     let depth = left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize;
     let depth = depth.min(candidates.len() / k);
+    let said = |depth: usize, rank: usize| {
+        let (token, logp) = candidates[depth * k + rank];
+        (token, if resident.forced.is_some() { Pace::said(rank) } else { logp })
+    };
     let (mut nodes, mut depths, mut tried) = (vec![root], vec![0usize], vec![0usize]);
     while nodes.len() <= (member.nodes as usize).min(MAX_ROUND_TREE - 1) {
         let mut best: Option<(usize, f32)> = None;
         for (i, node) in nodes.iter().enumerate() {
             let is_open = depths[i] < depth && tried[i] < k && !(member.is_chain && tried[i] > 0);
             if is_open {
-                let (_, logp) = candidates[depths[i] * k + tried[i]];
+                let (_, logp) = said(depths[i], tried[i]);
                 let weight = node.log_weight + believed(logp, member.trust[depths[i]]);
                 if weight.is_finite() && best.is_none_or(|(_, w)| weight > w) {
                     best = Some((i, weight));
@@ -247,7 +253,7 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
             }
         }
         let Some((parent, log_weight)) = best else { break };
-        let (token, logp) = candidates[depths[parent] * k + tried[parent]];
+        let (token, logp) = said(depths[parent], tried[parent]);
         tried[parent] += 1;
         nodes.push(RoundNode { token, parent: parent as u32, logp: logp.min(0.0), log_weight, ..root });
         depths.push(depths[parent] + 1);
@@ -307,8 +313,17 @@ pub fn cut(members: &[Member], trees: &[Vec<RoundNode>], terms: &Terms, rows: us
 pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, path: &mut Vec<u32>) {
     path.clear();
     let mut at = 0u32;
+    let forced = forced_path(resident, nodes);
     loop {
-        let (token, _) = nodes[at as usize].chosen;
+        let (own, _) = nodes[at as usize].chosen;
+        let is_child = |token| nodes.iter().any(|n| n.parent == at && n.token == token);
+        let token = match &forced {
+            Some(forced) if own != NO_TOKEN => forced.get(path.len()).map_or_else(
+                || Pace::unguessed(own, nodes.iter().filter(|n| n.parent == at).count(), is_child),
+                |next| nodes[*next as usize].token,
+            ),
+            _ => own,
+        };
         if token == NO_TOKEN {
             // What was accepted before stays; this node is the root that the host begins with.
             fate.doubt = Some(at);
@@ -335,6 +350,21 @@ pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, pat
     (fate.n_accepted, fate.committed) = (path.len() as u32, resident.committed);
 }
 
+/// The first path that is as deep as this round's guesses come true, or as deep as any. What a tree was too shallow for is not
+/// made up for later, as a draft would not.
+fn forced_path(resident: &mut Resident, nodes: &[RoundNode]) -> Option<Vec<u32>> {
+    let wanted = resident.forced.as_mut()?.next_depth();
+    let above = |node: u32| Some(nodes[node as usize].parent).filter(|parent| *parent != NO_PARENT);
+    let path_to = |node: u32| std::iter::successors(Some(node), |node| above(*node));
+    let depth = |node: u32| path_to(node).count() as u32 - 1;
+    let all = || 0..nodes.len() as u32;
+    let deepest = all().map(depth).max().unwrap_or(0);
+    let last = all().find(|node| depth(*node) == wanted.min(deepest)).unwrap_or(0);
+    let mut path: Vec<u32> = path_to(last).filter(|node| *node != 0).collect();
+    path.reverse();
+    Some(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,6 +379,7 @@ mod tests {
         limit: 100,
         stop_ids: [NO_TOKEN; MAX_STOP_IDS],
         drawing: Drawing::GREEDY,
+        forced: None,
         is_active: true,
     };
 
@@ -422,6 +453,32 @@ mod tests {
         for (what, members, room, wanted, wanted_rows) in rows {
             let trees: Vec<_> = members.iter().map(|m| grow(&RESIDENT, m, &offered, 3)).collect();
             assert_eq!(cut(members, &trees, &terms(members), room), (wanted.to_vec(), wanted_rows), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_forced_walk_accepts_as_many_guesses_as_it_is_told_and_then_one_that_nobody_made() {
+        // Below the root 5 and 8, below 5 a 6; the target would say 8 everywhere.
+        let node = |parent, token| RoundNode { token, parent, logp: 0.0, log_weight: 0.0, chosen: (8, 0.0) };
+        let nodes = [node(NO_PARENT, 7), node(0, 5), node(0, 8), node(1, 6)];
+        let halves = |tokens: u32, owed: u32| Pace { tokens: tokens << 15, owed: owed << 15 };
+        // Tokens a round and what is owed, both in halves; then accepted nodes, the next root, and what is owed after.
+        type Row = (&'static str, (u32, u32), &'static [u32], u32, u32);
+        let rows: [Row; 6] = [
+            ("no guess, though one is right", (2, 0), &[], 7, 0),
+            ("one", (4, 0), &[1], 8, 0),
+            ("two", (6, 0), &[1, 3], 8, 0),
+            ("more than there are", (9, 0), &[1, 3], 8, 1),
+            ("a half is owed", (3, 0), &[], 7, 1),
+            ("and made up for", (3, 1), &[1], 8, 0),
+        ];
+        for (what, (tokens, owed), accepted, root, left) in rows {
+            let mut resident = Resident { forced: Some(halves(tokens, owed)), ..RESIDENT };
+            let mut fate = Fate { slot: 0, first: 0, n_nodes: 4, n_accepted: 0, doubt: None, committed: 10 };
+            let mut path = Vec::new();
+            accept(&mut resident, &nodes, &mut fate, &mut path);
+            assert_eq!((path.as_slice(), resident.root), (accepted, root), "{what}");
+            assert_eq!(resident.forced, Some(halves(tokens, left)), "{what}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use overdraft_cuda::{Cuda, Device};
+use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
@@ -132,6 +133,25 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
                 time(&mut engine, n, sampling);
             }
         }
+    }
+    passed & forced(&pair)
+}
+
+/// What is forced upon rounds of the device is what the definition forces upon its own: the tokens, and how many a round.
+fn forced(pair: &Pair<'_>) -> bool {
+    let mut passed = true;
+    for (mode, tokens_a_round) in [(MODES[0], 1.0), (MODES[0], 5.0), (MODES[1], 2.5)] {
+        let [device, defined] = [false, true].map(|is_defined| {
+            let mut engine = pair.engine(mode, Witness::None, is_defined);
+            engine.force_acceptance(Forced::new(tokens_a_round));
+            write(&mut engine, 1, &Sampling::default())
+        });
+        let same = tokens(&device) == tokens(&defined) && device.1.drafted == defined.1.drafted;
+        let rounds = (TOKENS as f64 - 1.0) / tokens_a_round;
+        let is_paced = (device.1.rounds as f64 - rounds).abs() <= 4.0;
+        passed &= same && is_paced;
+        let verdict = if same && is_paced { "ok" } else { "FAILED" };
+        println!("{mode:?}, forced {tokens_a_round}: {verdict}; {} rounds", device.1.rounds);
     }
     passed
 }

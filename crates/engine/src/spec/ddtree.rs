@@ -221,6 +221,7 @@ mod tests {
             limit: 1000,
             stop_ids: [NO_TOKEN; MAX_STOP_IDS],
             drawing: Default::default(),
+            forced: None,
             is_active: true,
         };
         let mut random = Random(12);

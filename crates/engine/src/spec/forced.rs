@@ -1,16 +1,14 @@
 //! Acceptance by a set pattern, for measurements: with random weights no guess comes true, yet what a round of so many
 //! tokens costs does not depend on which tokens they are. The text that comes of it is not the model's.
 
-use overdraft_plan::MAX_DRAFT_DEPTH;
+use overdraft_plan::{MAX_DRAFT_DEPTH, Pace};
 
 use super::tree::TokenTree;
 
 /// So many tokens a round, as far as its tree is deep enough. Every sequence counts its own rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Forced {
-    tokens_a_round: f64,
-    /// What rounds so far fell short of a fraction.
-    owed: f64,
+    pace: Pace,
     /// Of the round at hand: the node that is accepted last.
     last: u32,
 }
@@ -22,19 +20,23 @@ impl Forced {
     /// `None` where no round can write so many. A fraction is met on average: 2.5 is 2 and 3 by turns.
     pub fn new(tokens_a_round: f64) -> Option<Self> {
         let can_be = (1.0..=Self::MOST).contains(&tokens_a_round);
-        can_be.then_some(Self { tokens_a_round, owed: 0.0, last: 0 })
+        let pace = Pace { tokens: (tokens_a_round * 65536.0).round() as u32, owed: 0 };
+        can_be.then_some(Self { pace, last: 0 })
     }
 
     pub fn tokens_a_round(&self) -> f64 {
-        self.tokens_a_round
+        f64::from(self.pace.tokens) / 65536.0
+    }
+
+    /// As a backend is told of it.
+    pub fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// Decides the next round: the first path that is deep enough, or the deepest there is. What a tree was too
     /// shallow for is not made up for later, as a draft would not.
     pub fn begin(&mut self, tree: &TokenTree) {
-        let wanted = self.tokens_a_round + self.owed;
-        self.owed = wanted.fract();
-        let depth = wanted as u32 - 1;
+        let depth = self.pace.next_depth();
         let nodes = || (0..tree.len() as u32).zip(tree.nodes());
         let deepest = nodes().map(|(_, n)| n.depth).max().unwrap_or(0);
         self.last = nodes().find(|(_, n)| n.depth == depth.min(deepest)).map_or(0, |(i, _)| i);
@@ -44,11 +46,7 @@ impl Forced {
     pub fn token(&self, tree: &TokenTree, node: u32, depth: u32, own: u32) -> u32 {
         match tree.path_to(self.last).nth(depth as usize) {
             Some(next) => tree.nodes()[next as usize].token,
-            // Of as many tokens and one more than there are children, one was not guessed.
-            None => (0..=tree.n_children(node) as u32)
-                .map(|i| if own >= i { own - i } else { own + i })
-                .find(|token| tree.child(node, *token).is_none())
-                .unwrap_or(own),
+            None => Pace::unguessed(own, tree.n_children(node), |token| tree.child(node, token).is_some()),
         }
     }
 }
