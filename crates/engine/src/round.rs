@@ -373,7 +373,7 @@ impl Engine {
             let without = self.cost.step_seconds(self.step_sum.rows - drafted).unwrap_or(step);
             let draft = self.cost.draft_seconds_of(self.step_sum.drafting).unwrap_or(0.0);
             let seconds = step - without + draft;
-            Passes { tokens: came_true as f64, seconds, plain_rate: writers as f64 / plain }
+            Passes { nodes: drafted, tokens: came_true as f64, seconds, plain_rate: writers as f64 / plain }
         });
         self.trials.learn(writers, passes);
     }
