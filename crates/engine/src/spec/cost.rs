@@ -359,6 +359,10 @@ mod tests {
             near(model.step_seconds(rows), seconds, 1e-9);
         }
         near(model.draft_seconds(), 0.5, 1e-9);
+        near(model.draft_seconds_of(5), 1.5, 1e-9);                    // half of it grows with the sequences
+        assert_eq!(model.draft_seconds_of(0), Some(0.0));
+        near(model.hoped_seconds(16), 4.4, 1e-9);
+        near(model.hoped_seconds(64), 7.5, 1e-9);
         assert_eq!(model.known_rows(), 64);
         let mut exact = CostModel::new(Padding::None);
         exact.seed([(4, 3.2), (16, 4.4)], None);

@@ -250,6 +250,34 @@ mod tests {
     }
 
     #[test]
+    fn passes_run_for_as_many_texts_as_they_pay_for() {
+        let h200 = |many: [(usize, f64); 2]| {
+            let mut cost = costs(&[(16, 7.3), (32, 10.2)], None);
+            cost.seed(many, None);
+            (0..3).for_each(|_| cost.learn_drafts(16, 10.0));
+            cost
+        };
+        let (cheap, dear) = (h200([(64, 10.5), (128, 21.0)]), h200([(64, 20.4), (128, 40.8)]));
+        let mut unmeasured = costs(&[(16, 7.3), (24, 8.75)], None);
+        (0..3).for_each(|_| unmeasured.learn_drafts(1, 1.2));
+        let never_drafted = costs(&STEPS, None);
+        let right =
+            |n: usize| -> [f64; 15] { std::array::from_fn(|depth| if depth < n { 1.0 } else { 0.0 }) };
+        for (case, cost, came_true, want) in [
+            ("cheap rows, four come true", &cheap, 4, 16),
+            ("cheap rows, one does", &cheap, 1, 0),
+            ("dear rows, four", &dear, 4, 0),
+            ("nothing known of many rows: all, in hope", &unmeasured, 7, 16),
+            ("nothing known of many rows, one comes true", &unmeasured, 1, 0),
+            ("a draft that never ran", &never_drafted, 15, 0),
+        ] {
+            let sure = Beside { rows: 16, tokens: 16.0, ..Default::default() };
+            let together = Together { cost, sure, draft_seconds: 0.0, rate: None, room: 112 };
+            assert_eq!(together.best_drafting(16, &right(came_true)), want, "{case}");
+        }
+    }
+
+    #[test]
     fn a_draft_that_could_never_pay_is_not_asked() {
         // As measured on two cores: a row costs a seventh of a step, the draft half a step for each sequence.
         let linear: Vec<(usize, f64)> = [1, 2, 4, 8, 16, 32, 64].map(|n| (n, 0.86 + 0.14 * n as f64)).into();
