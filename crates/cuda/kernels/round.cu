@@ -72,7 +72,7 @@ struct Round {
     Outcome* outcomes;
     u16* accepted;          // [sequence, 1 + PATH]
     u32 block, mask_token, depths, k;
-    u32 first_member, most_members, rows, max_pages, seqs, drawings;
+    u32 first_member, most_members, rows, max_pages, seqs, drawings, block_is_apart, pad;
 };
 
 __device__ __forceinline__ u64 now() {
@@ -196,6 +196,7 @@ extern "C" __global__ void __launch_bounds__(256) round_block(const __grid_const
     }
     __syncthreads();
     lay_chains(p, lay, lay.n * p.depths, [&](u32 s, u32 local) { return local == 0 ? lay.seqs[s].token : p.mask_token; });
+    if (threadIdx.x == 0 && p.block_is_apart) ((u32*)p.step.counts)[3] = 0;
     for (u32 i = threadIdx.x; i < lay.n * p.depths; i += blockDim.x)
         ((u32*)p.step.logit_rows)[i] = lay.seqs[i / p.depths].first + 1 + i % p.depths;
 }

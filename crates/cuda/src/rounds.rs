@@ -56,6 +56,8 @@ kernel_params!(RoundParams {
     max_pages: u32,
     seqs: u32,
     drawings: u32,
+    block_is_apart: u32,
+    pad: u32,
 });
 
 struct Prepared {
@@ -315,6 +317,8 @@ impl Cuda {
             max_pages: memory.max_pages as u32,
             seqs: spec.seqs as u32,
             drawings: 0,
+            block_is_apart: u32::from(spec.block_is_apart),
+            pad: 0,
         };
         let launch = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
             cx.launch(("round", kernel), [1, 1, 1], threads, shared, params)

@@ -15,6 +15,11 @@ pub(crate) const TREE_ROWS: usize = 128;
 /// Sequences from which on they need more than [`MAX_LOGIT_ROWS`], where rows are cheap: 16 that draft would have 3 drafted
 /// nodes each.
 const MANY: usize = 8;
+/// Rows of a draft's pass at most, where there are so many sequences: those of 16 with blocks of 16.
+const MANY_BLOCK_ROWS: usize = 256;
+/// Rows of a draft's pass from which on it is computed as prompts are, where those have kernels of their own: what a draft says
+/// changes no text, and these are faster for many rows.
+const APART: usize = 128;
 /// Candidates a draft offers per position. The 64 heaviest paths of a tree hardly ever use a token past the 16th.
 pub(crate) const CANDIDATES: usize = 16;
 
@@ -84,12 +89,29 @@ impl Plans {
     fn written_room(&self, wanted: Wanted, bucket: usize) -> Option<usize> {
         let beside = self.beside?;
         let most = match wanted.used {
+            Use::Block if bucket >= APART => return Some(0),
             Use::Read => beside,
             // Written rows all have logits.
             Use::Mixed => self.logit_rows,
             Use::Write | Use::Inject | Use::Block => return None,
         };
         Some(if wanted.written == 0 { 0 } else { most.min(bucket) })
+    }
+
+    /// Rows of a draft's pass at most.
+    pub(crate) fn block_rows(&self) -> usize {
+        if self.logit_rows > MAX_LOGIT_ROWS { MANY_BLOCK_ROWS } else { self.logit_rows }
+    }
+
+    /// Whether a draft's pass over so many rows is computed as prompts are.
+    pub(crate) fn is_block_apart(&self, rows: usize) -> bool {
+        let bucket = bucket_for(rows).unwrap_or(rows);
+        self.written_room(Wanted::written(Use::Block, rows), bucket).is_some()
+    }
+
+    /// Sequences of one pass of a draft whose blocks have so many rows, of which `depths` are looked at.
+    pub(crate) fn seqs_of_pass(&self, block: usize, depths: usize) -> usize {
+        (self.logit_rows / depths.max(1)).min(self.block_rows() / block).max(1)
     }
 
     /// How many are ready. A step that had to record one says nothing of what steps cost, nor does a plan's first run.
@@ -133,7 +155,7 @@ impl Plans {
             all.push((Use::Mixed, TREE_ROWS));
         }
         if draft.is_some() {
-            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, self.logit_rows)]);
+            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, self.block_rows())]);
         }
         let record = |(used, rows): (Use, usize)| {
             let bucket = bucket_for(rows)?;
@@ -174,6 +196,7 @@ impl Plans {
             _ => (decoder.record(options), None),
         };
         plan.written_before_prompts = written;
+        plan.logits_apart = used == Use::Block && written.is_some();
         let of_target = matches!(used, Use::Read | Use::Mixed | Use::Write);
         let drawn = (of_target && (backend.is_far() || backend.has_rounds())).then(|| plan.sample());
         Recorded { plan, candidates, drawn }

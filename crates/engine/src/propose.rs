@@ -161,10 +161,12 @@ impl Engine {
     /// Passes of the draft for the sequences that ask for one, and the trees that come of them.
     fn ask_draft(&mut self, drafting: &[usize], started: Instant, recorded: usize) -> Result<()> {
         self.inject(drafting)?;
-        let most = self.plans.logit_rows;
-        let per_pass = self.draft.as_ref().map_or(1, |d| (most / d.settings.n_drafts()).max(1));
-        for batch in drafting.chunks(per_pass) {
-            let (plan, rows) = self.draft_blocks(batch)?;
+        let Some(settings) = self.draft.as_ref().map(|d| &d.settings) else { return Ok(()) };
+        let is_free = |index: &usize| self.rounds[*index].decision.is_some_and(|d| !d.is_fixed);
+        let all = settings.n_drafts();
+        let rows = if drafting.iter().all(is_free) { self.reach.depths(all) } else { all };
+        for batch in drafting.chunks(self.plans.seqs_of_pass(settings.block_size, rows)) {
+            let plan = self.draft_blocks(batch, rows)?;
             let k = CANDIDATES.min(self.decoder.hyper.vocab);
             let candidates = plan.candidates.expect("a block plan has candidates");
             let all = self.backend.read_choices(plan.id, candidates);
@@ -227,14 +229,14 @@ impl Engine {
         Ok(())
     }
 
-    /// One pass of the draft over a block for each sequence; returns its plan and how many rows of candidates each
-    /// sequence has.
-    fn draft_blocks(&mut self, batch: &[usize]) -> Result<(Ready, usize)> {
+    /// One pass of the draft over a block for each sequence, with so many rows of candidates; returns its plan.
+    fn draft_blocks(&mut self, batch: &[usize], depths: usize) -> Result<Ready> {
         let settings = &self.draft.as_ref().expect("only a draft is asked for a pass").settings;
-        let (block, depths, mask) = (settings.block_size, settings.n_drafts(), settings.mask_token);
-        let is_free = |index: &usize| self.rounds[*index].decision.is_some_and(|d| !d.is_fixed);
-        let depths = if batch.iter().all(is_free) { self.reach.depths(depths) } else { depths };
+        let (block, mask) = (settings.block_size, settings.mask_token);
         self.step.clear();
+        if self.plans.is_block_apart(batch.len() * block) {
+            self.step.begin_prompts();
+        }
         for index in batch {
             let seq = &mut self.seqs[*index];
             self.memory.extend(&mut seq.tables, seq.committed + block);
@@ -252,7 +254,7 @@ impl Engine {
         let plan = self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)?;
         self.backend.run(plan.id, self.state, &self.step)?;
         self.backend.wait()?;
-        Ok((plan, depths))
+        Ok(plan)
     }
 }
 

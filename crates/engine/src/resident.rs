@@ -257,7 +257,7 @@ impl Engine {
             return Ok(*prepared);
         }
         // As many passes as it takes, and as few sequences in each.
-        let passes = seqs.div_ceil((self.plans.logit_rows / all).max(1));
+        let passes = seqs.div_ceil(self.plans.seqs_of_pass(block_size, depths));
         let per_pass = seqs.div_ceil(passes);
         let mut get = |used, rows| {
             let wanted = Wanted::written(used, rows);
@@ -273,6 +273,7 @@ impl Engine {
             verify: verify.id,
             chosen: verify.drawn.expect("where there are rounds, plans draw"),
             block_size,
+            block_is_apart: self.plans.is_block_apart(per_pass * block_size),
             mask_token,
             depths,
             n_candidates: CANDIDATES.min(self.decoder.hyper.vocab),

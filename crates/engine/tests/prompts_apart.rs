@@ -3,6 +3,9 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use common::{DemoPair, demo_pair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
@@ -12,14 +15,22 @@ use overdraft_plan::{Backend, BackendError, Plan, PlanId, StateId, StateSpec, St
 /// The CPU with another arithmetic for prompts, as far from that for writing as can be: it reads each token as the one beside it.
 struct Apart {
     cpu: Cpu,
-    /// [`Plan::written_before_prompts`] of each plan.
-    plans: Vec<Option<usize>>,
+    /// [`Plan::written_before_prompts`] and [`Plan::logits_apart`] of each plan.
+    plans: Vec<(Option<usize>, bool)>,
     n_classes: usize,
+    /// As a device is, whose steps have room for more trees.
+    is_far: bool,
+    /// Blocks of a draft that were computed as prompts are.
+    blocks: Arc<AtomicUsize>,
 }
 
 impl Apart {
+    fn new() -> Self {
+        Self { cpu: Cpu::new(2), plans: Vec::new(), n_classes: 0, is_far: false, blocks: Arc::default() }
+    }
+
     fn boxed() -> Box<dyn Backend> {
-        Box::new(Self { cpu: Cpu::new(2), plans: Vec::new(), n_classes: 0 })
+        Box::new(Self::new())
     }
 
     /// The same step, but for the tokens of prompts.
@@ -29,7 +40,9 @@ impl Apart {
             .map(|s| {
                 let seq = step.seq(s);
                 let tables = (0..self.n_classes).map(|c| seq.table(c));
-                made.add_seq(seq.slot as u32, seq.committed, seq.n_sure, seq.stored_grid, tables)
+                let s = made.add_seq(seq.slot as u32, seq.committed, seq.n_sure, seq.stored_grid, tables);
+                made.draw(s, seq.drawing, seq.listed());
+                s
             })
             .collect();
         for (i, row) in step.rows().iter().enumerate() {
@@ -49,18 +62,26 @@ impl Backend for Apart {
     fn reads_apart(&self) -> bool {
         true
     }
+    fn is_far(&self) -> bool {
+        self.is_far
+    }
     fn allocate(&mut self, spec: &StateSpec) -> Result<StateId, BackendError> {
         self.n_classes = spec.classes.len();
         self.cpu.allocate(spec)
     }
     fn prepare(&mut self, plan: Plan) -> Result<PlanId, BackendError> {
-        self.plans.push(plan.written_before_prompts);
+        self.plans.push((plan.written_before_prompts, plan.logits_apart));
         self.cpu.prepare(plan)
     }
     fn run(&mut self, plan: PlanId, state: StateId, step: &Step) -> Result<(), BackendError> {
         match self.plans[plan.0 as usize] {
-            None => self.cpu.run(plan, state, step),
-            Some(_) => self.cpu.run(plan, state, &self.read_as(step)),
+            (None, _) => self.cpu.run(plan, state, step),
+            (Some(_), true) => {
+                assert_eq!(step.n_written(), 0, "a draft's rows are of one kind");
+                self.blocks.fetch_add(step.n_seqs(), Ordering::Relaxed);
+                self.cpu.run(plan, state, &self.read_as(step))
+            }
+            (Some(_), false) => self.cpu.run(plan, state, &self.read_as(step)),
         }
     }
 }
@@ -142,6 +163,21 @@ fn a_row_is_read_or_written_by_its_request_alone() {
             assert_eq!(got, want, "{case}: prompt {i}");
         }
     }
+}
+
+#[test]
+fn a_draft_for_many_is_computed_as_prompts_are_and_changes_no_text() {
+    let want = alone(config());
+    let many = EngineConfig { max_seqs: 10, draft_mode: Mode::Chain, budget: Some(5), ..config() };
+    let backend = Apart { is_far: true, ..Apart::new() };
+    let blocks = backend.blocks.clone();
+    let mut engine = demo_pair_on(Box::new(backend), DemoPair::WithDraft, many);
+    let twice = [requests(), requests()].concat();
+    let got = run(&mut engine, &twice, 0);
+    for (i, (got, want)) in got.iter().zip(want.iter().cycle()).enumerate() {
+        assert_eq!(got, want, "text {i}");
+    }
+    assert!(blocks.load(Ordering::Relaxed) >= 8, "{blocks:?}");
 }
 
 #[test]

@@ -56,6 +56,8 @@ pub struct Plan {
     /// Where rows of prompts are computed by kernels of their own ([`crate::Backend::reads_apart`]): how many written rows
     /// can stand before them. `None`: all rows are computed as written ones are.
     pub written_before_prompts: Option<usize>,
+    /// Ops over rows of logits run on those kernels too: of a draft, whose numbers are nobody's text.
+    pub logits_apart: bool,
 }
 
 impl Plan {

@@ -21,6 +21,7 @@ impl Recorder {
                 kept: Vec::new(),
                 kv_layers: Vec::new(),
                 written_before_prompts: None,
+                logits_apart: false,
             },
         }
     }

@@ -34,6 +34,8 @@ pub struct RoundSpec {
     pub verify: PlanId,
     pub chosen: Choice,
     pub block_size: usize,
+    /// Its rows are computed as prompts are ([`crate::Plan::written_before_prompts`]).
+    pub block_is_apart: bool,
     pub mask_token: u32,
     /// Rows of candidates of a sequence, and candidates of a row.
     pub depths: usize,

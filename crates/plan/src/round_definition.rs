@@ -164,6 +164,9 @@ impl HostRounds {
         for batch in members.chunks(spec.per_pass) {
             let mut step = std::mem::take(&mut self.step);
             step.clear();
+            if spec.block_is_apart {
+                step.begin_prompts();
+            }
             for member in batch {
                 let Kept { resident, tables } = self.kept(member);
                 let tables = tables.iter().map(Vec::as_slice);

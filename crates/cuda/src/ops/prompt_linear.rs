@@ -16,7 +16,7 @@ pub(crate) fn input(op: &Op) -> Option<Act> {
     }
 }
 
-/// Whether the op's rows of prompts run on kernels of their own. Heads are for chosen rows, few at a time; routers must choose for a
+/// Whether the op's rows of prompts run on kernels of their own. Heads are for chosen rows, few at a time but for a draft's; routers must choose for a
 /// prompt as close to the definitions as they do for what is written.
 pub(crate) fn is_apart(plan: &Plan, op: &Op) -> bool {
     plan.written_before_prompts.is_some() && can_be_apart(plan, op)
@@ -27,7 +27,7 @@ pub(super) fn can_be_apart(plan: &Plan, op: &Op) -> bool {
     let feeds_router = |outs: &[overdraft_plan::LinearOut]| {
         plan.ops.iter().any(|op| matches!(op, Op::Route(r) if outs.iter().any(|o| o.out == r.logits)))
     };
-    input(op).is_some_and(|x| plan.act(x).rows == RowSet::Step)
+    input(op).is_some_and(|x| plan.act(x).rows == RowSet::Step || plan.logits_apart)
         && !matches!(op, Op::Linear { outs, .. } if feeds_router(outs))
 }
 
@@ -79,8 +79,8 @@ pub(super) fn launch(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held
         x: cx.act(x),
         image: cx.base + cx.memory.prompt_image as u64,
         cols: cx.width(x),
-        bucket: cx.plan().bucket,
-        count: cx.step.counts,
+        bucket: cx.capacity(x) as usize,
+        count: cx.count(x),
         written: cx.step.written(),
     };
     if cx.prompt_image.replace(Some(x)) != Some(x) {
