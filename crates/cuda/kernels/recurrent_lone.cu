@@ -1,181 +1,293 @@
 // A sequence's only row, as most are where many sequences are decoded: all before it is kept. The arithmetic is recurrent.cu's,
-// number by number, with half the barriers; what it reads is on its way before the kernel before this one ends, but for its own
-// inputs; and two blocks fit a multiprocessor, so that one reads while the other computes.
+// number by number, with half the barriers, for heads of 128 channels. Blocks take heads in turn: copies of what comes next
+// begin as soon as there is room for it, and those of the first head before the kernel before this one ends, but for its own
+// inputs. S is in shared memory, so that code is short, and two blocks fit a multiprocessor: one reads while the other computes.
+#include "linear_ptx.cuh"
 #include "recurrent_head.cuh"
 
+// Kept rows at hand: all from the row's grid on, and in plain decoding those of a fold.
+#define LONE_ROWS 32u
+
+// What is waited for together.
+enum Group { INPUTS, KEYS, STATE, DELTAS, GROUPS };
+
+// A value head of a sequence, which is the step's so-manieth.
+struct Turn {
+    Seq seq;
+    u32 nth, h, row, is_there;
+};
+
 struct LoneRoom {
-    float window_keys[WINDOW_ROWS][STRIDE];
-    float window_deltas[WINDOW_ROWS][DIM];
+    float4 state[WARPS][DIM / 8][32];
+    float window_keys[LONE_ROWS][STRIDE];
+    float window_deltas[LONE_ROWS][DIM], window_g[LONE_ROWS];
+    float taps[3][DIM][4], inputs[3][4][DIM];  // of the convolution, for q, k and v: the oldest first; this row, then one, two and three back
+    float gate[DIM];                           // of the norm
     float vectors[1][2][STRIDE], values[DIM];  // q and k; v
-    float taps[3][DIM][4], inputs[3][3][DIM];  // of the convolution, for q, k and v: the oldest first; one, two and three rows back
-    float weight[DIM], gate[DIM];              // of the norm
-    float sums[2][DIM], ends[2][DIM];          // S^T q and S^T k; o and delta
-    float2 products[WINDOW_ROWS + TILE];       // of the kept keys, then of its own, with q and k
-    float window_g[WINDOW_ROWS];
+    float sums[2][DIM];                        // S^T q and S^T k; then o and delta
+    float2 products[LONE_ROWS + TILE];         // of the kept keys, then of its own, with q and k
+    float gates[4];                            // a and its bias, b, the decay
+    u64 arrived[GROUPS];
+    Turn next;
     float g[1], beta[1];
     u32 row[1], is_last;
 };
+using Lone = Head<true, LoneRoom>;
 
-__device__ __forceinline__ void copy_four(float* to, const float* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
+__device__ __forceinline__ u32 arrived(const LoneRoom& room, Group group) { return shared_address(&room.arrived[group]); }
+__device__ __forceinline__ void await(const LoneRoom& room, Group group, u32 turn) { barrier_wait(arrived(room, group), turn & 1); }
+// The thread's copies so far count for the group.
+__device__ __forceinline__ void end_group(const LoneRoom& room, Group group) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(arrived(room, group)) : "memory");
 }
-__device__ __forceinline__ void copy_one(float* to, const float* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
-}
-__device__ __forceinline__ void end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// Asks L2 for S and the deltas of what the block does next: computing takes as long as reading, and two blocks do not keep memory
-// busy.
-__device__ __forceinline__ void ask_for(const Recurrent& p, u32 item) {
-    const u32 h = item % p.value_heads, nth = item / p.value_heads;
-    if (nth >= p.step.counts[2] || !is_lone(p, p.step.seqs[nth])) return;
-    const Seq seq = p.step.seqs[nth];
-    const auto ask = [](const float* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); };
-    const u32 size = p.key_dim * p.value_dim, deltas = p.value_heads * p.value_dim, keys = p.key_heads * p.key_dim;
-    const float* state = p.state + ((u64)seq.slot * p.value_heads + h) * size;
-    for (u32 i = 32 * threadIdx.x; i < size; i += 32 * blockDim.x) ask(state + i);
-    const u32 n_parts = (p.value_dim + 31) / 32;
-    for (u32 i = threadIdx.x; i < (seq.committed - seq.stored_grid) * n_parts; i += blockDim.x) {
-        const u32 place = (seq.stored_grid + i / n_parts) % WINDOW_ROWS;
-        ask(p.window + ((u64)seq.slot * WINDOW_ROWS + place) * (keys + deltas + p.value_heads) + keys + h * p.value_dim + i % n_parts * 32);
+__device__ __forceinline__ u32 first_of(const Lone& head, u32 part) { return part == 0 ? head.q_at() : part == 1 ? head.k_at() : head.v_at(); }
+__device__ __forceinline__ u32 n_near(const Seq& seq) { return min(seq.committed - seq.stored_grid, LONE_ROWS); }
+
+// What earlier steps left of the convolution's inputs and its taps, then what this one has. All copies are by all warps, a vector
+// each at a time: by one lane each they would begin one after another.
+__device__ __forceinline__ void copy_kept_inputs(const Lone& head) {
+    LoneRoom& room = head.room;
+    const u32 pos = head.seq.committed;
+#pragma unroll
+    for (u32 i = threadIdx.x >> 5; i < 3 * 7; i += WARPS) {
+        const u32 part = i / 7, nth = i % 7, first = first_of(head, part);
+        if (nth < 4) copy_async(head, room.taps[part][32 * nth], head.p.conv + 4 * (first + 32 * nth), DIM);
+        else if (pos + 3 >= nth) copy_async(head, room.inputs[part][nth - 3], head.kept_row(pos + 3 - nth) + first, DIM);
     }
 }
+__device__ __forceinline__ void copy_new_inputs(const Lone& head, u32 r) {
+    const Recurrent& p = head.p;
+    const u32 warp = threadIdx.x >> 5;
+    if (warp < 3) copy_async(head, head.room.inputs[warp][0], p.qkv + (u64)r * head.width() + first_of(head, warp), DIM);
+    if (warp == 3 && p.mode & NORMS) copy_async(head, head.room.gate, p.gate + (u64)r * head.deltas() + head.h * DIM, DIM);
+    if (warp == 4 && (threadIdx.x & 31) < 4) {
+        const u32 i = threadIdx.x & 31;
+        const float* from = i == 0 ? p.a + (u64)r * p.value_heads : i == 1 ? p.dt_bias : i == 2 ? p.b + (u64)r * p.value_heads : p.decay;
+        copy_4(shared_address(&head.room.gates[i]), from + head.h);
+    }
+    end_group(head.room, INPUTS);
+}
+// The last of the kept rows, from column `from` on.
+__device__ __forceinline__ void copy_window(const Lone& head, float* to, u32 stride, u32 from) {
+    const u32 warp = threadIdx.x >> 5, len = head.window_len();
+    const float* rows = head.window_row(0) + from;
+    u32 pos = head.seq.committed - 1 - warp, place = pos % WINDOW_ROWS;
+#pragma unroll 1
+    for (u32 i = warp; i < n_near(head.seq); i += WARPS) {
+        copy_async(head, to + pos % LONE_ROWS * stride, rows + place * len, DIM);
+        pos -= WARPS;
+        place = place < WARPS ? place + WINDOW_ROWS - WARPS : place - WARPS;
+    }
+}
+__device__ __forceinline__ void copy_keys(const Lone& head) {
+    copy_window(head, head.room.window_keys[0], STRIDE, head.q_at());
+    end_group(head.room, KEYS);
+}
+__device__ __forceinline__ void copy_state(const Lone& head) {
+    if (threadIdx.x >= COPY_LANES) return;
+    copy_expect(arrived(head.room, STATE), 4 * DIM * DIM);
+    copy_input(shared_address(head.room.state), (const u8*)stored_state(head), 4 * DIM * DIM, arrived(head.room, STATE));
+    copy_commit(arrived(head.room, STATE));
+}
+__device__ __forceinline__ void copy_deltas(const Lone& head) {
+    const u32 i = 32 * WARPS - 1 - threadIdx.x;
+    copy_window(head, head.room.window_deltas[0], DIM, head.keys() + head.h * DIM);
+    if (i < n_near(head.seq)) {
+        const u32 pos = head.seq.committed - 1 - i;
+        copy_4(shared_address(&head.room.window_g[pos % LONE_ROWS]), head.window_row(pos) + head.keys() + head.deltas() + head.h);
+    }
+    end_group(head.room, DELTAS);
+}
 
-template <bool FULL>
-__device__ __forceinline__ void recur(const Recurrent& p, u32 item) {
+// Behind `turn`, or from it on, the first that is this block's and a lone row's. `step` is how far the next one is.
+__device__ __forceinline__ Turn find_turn(const Recurrent& p, Turn turn, Turn step, bool is_next) {
+    const u32 n_seqs = p.step.counts[2];
+#pragma unroll 1
+    for (;; is_next = true) {
+        if (is_next) {
+            turn.nth += step.nth, turn.h += step.h;
+            if (turn.h >= p.value_heads) turn.nth++, turn.h -= p.value_heads;
+        }
+        turn.is_there = turn.nth < n_seqs;
+        if (!turn.is_there) return turn;
+        turn.seq = p.step.seqs[turn.nth];
+        turn.row = p.step.seq_rows[turn.seq.first];
+        if (is_lone(p, turn.seq)) return turn;
+    }
+}
+__device__ __forceinline__ Turn turn_at(const Recurrent& p, u32 i) { return {{}, i / p.value_heads, i % p.value_heads, 0, 0}; }
+
+// q, k or v, by a warp.
+__device__ __forceinline__ void convolve(const Lone& head, bool keeps_key) {
+    LoneRoom& room = head.room;
+    const u32 part = threadIdx.x >> 5, at = 4 * (threadIdx.x & 31), pos = head.seq.committed;
+    const float4* taps = (const float4*)room.taps[part][at];
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), x = sum;
+#pragma unroll
+    for (int back = 3; back >= 0; back--) {
+        x = *(const float4*)&room.inputs[part][back][at];
+        if (pos < back) x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        const auto tap = [&](u32 i) { return back == 3 ? taps[i].x : back == 2 ? taps[i].y : back == 1 ? taps[i].z : taps[i].w; };
+        sum.x = __fmaf_rn(tap(0), x.x, sum.x);
+        sum.y = __fmaf_rn(tap(1), x.y, sum.y);
+        sum.z = __fmaf_rn(tap(2), x.z, sum.z);
+        sum.w = __fmaf_rn(tap(3), x.w, sum.w);
+    }
+    const float4 y = activate(head, {0, part}, sum);
+    if (part == 2) *(float4*)&room.values[at] = y;
+    if (part == 2 || keeps_key) head.store(head.kept_row(pos) + first_of(head, part), DIM, x);
+}
+
+// Products of 16 kept keys, or of its own, with q and k.
+__device__ __forceinline__ void multiply_keys(LoneRoom& room, u32 first) {
+    const u32 lane = threadIdx.x & 31, g = lane / 4, place = first + g;
+    const bool is_own = first == LONE_ROWS;
+    float products[4];
+    key_products(is_own ? room.vectors[0][1] : room.window_keys[place], is_own ? room.vectors[0][1] : room.window_keys[place + 8],
+                 room.vectors[0][g % 2], products);
+    if (lane % 4) return;
+    room.products[place] = make_float2(products[0], products[1]);
+    room.products[place + 8] = make_float2(products[2], products[3]);
+}
+
+using InRoom = SharedState<DIM / 8>;
+
+// The 16 kept rows from `grid`; those that are not at hand, behind a long path of accepted drafts, from memory.
+__device__ __forceinline__ void fold_kept(const Lone& head, InRoom& s, u32 grid) {
+    const LoneRoom& room = head.room;
+    const u32 near = head.seq.committed - n_near(head.seq);
+    const auto row_at = [&](u32 j) {
+        const u32 pos = grid + j, place = pos % LONE_ROWS;
+        const float* row = head.window_row(pos);
+        if (pos >= near) return Folded{room.window_keys[place], room.window_deltas[place]};
+        return Folded{row + head.q_at(), row + head.keys() + head.h * DIM};
+    };
+    const auto g_at = [&](u32 j) {
+        const u32 pos = grid + j;
+        return pos >= near ? room.window_g[pos % LONE_ROWS] : head.window_row(pos)[head.keys() + head.deltas() + head.h];
+    };
+    fold(s, s, own_part(), DIM, DIM, row_at, g_at);
+}
+
+__device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     LoneRoom& room = *(LoneRoom*)bytes;
-    const u32 nth = item / p.value_heads;
-    const Head<FULL, LoneRoom> head = head_of<FULL>(p, room, p.step.seqs[nth], item % p.value_heads);
-    const Seq& seq = head.seq;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, at = 4 * lane;
-    const u32 r = p.step.seq_rows[seq.first], pos = seq.committed, grid = grid_of(pos), n = pos - grid;
-    const bool keeps_key = head.is_owner && !head.keeps_late();
-    // q, k and v, a warp each.
-    const u32 first = warp == 0 ? head.q_at() : warp == 1 ? head.k_at() : head.v_at();
-    const u32 width = warp < 2 ? head.key_dim() : head.value_dim();
-    // All on its way at once, what is waited for first before the rest: S, most of what is read, is needed last.
-    const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (warp < 3) {
-#pragma unroll
-        for (u32 back = 1; back < 4; back++)
-            if (pos < back) *(float4*)&room.inputs[warp][back - 1][at] = none;
-            else copy_async(head, room.inputs[warp][back - 1], head.kept_row(pos - back) + first, width);
-#pragma unroll
-        for (u32 i = 0; i < 4; i++)
-            if (FULL || at + i < width) copy_four(room.taps[warp][at + i], p.conv + 4 * (first + at + i));
+    const Turn step = turn_at(p, gridDim.x);
+    Turn now = find_turn(p, turn_at(p, blockIdx.x), step, false);
+    if (!now.is_there) return pdl_idle();
+    Lone head = head_of<true>(p, room, now.seq, now.h);
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < GROUPS; i++) barrier_init(arrived(room, (Group)i), i == STATE ? COPY_LANES : 32 * WARPS);
+        barrier_init_visible();
+        room.row[0] = now.row;
     }
-    if (warp == 0 && p.mode & NORMS) copy_async(head, room.weight, p.weight, head.value_dim());
-    end_group();
-    for (u32 pos = seq.stored_grid + warp; pos < seq.committed; pos += WARPS) {
-        const u32 place = pos % WINDOW_ROWS;
-        const float* row = head.window_row(pos);
-        copy_async(head, room.window_keys[place], row + head.q_at(), head.key_dim());
-        copy_async(head, room.window_deltas[place], row + head.keys() + head.h * head.value_dim(), head.value_dim());
-        if (lane == 0) copy_one(&room.window_g[place], row + head.keys() + head.deltas() + head.h);
-    }
-    end_group();
-    Whole s;
-    load_state(s, own_part(), stored_state(head), head.key_dim(), head.value_dim());
-    ask_for(p, item + gridDim.x);
-    if (threadIdx.x == 0) room.row[0] = r;
     __syncthreads();
+    copy_kept_inputs(head);
+    copy_keys(head);
+    copy_state(head);
+    copy_deltas(head);
     pdl_wait();
     pdl_next();
-    if (warp == 0 && p.mode & NORMS) copy_async(head, room.gate, p.gate + (u64)r * head.deltas() + head.h * head.value_dim(), head.value_dim());
-    end_group();
-    if (warp < 3) {
-        const float4 now = head.load(p.qkv + (u64)r * head.width() + first, width);
-        asm volatile("cp.async.wait_group 2;" ::: "memory");
-        const float4* taps = (const float4*)room.taps[warp][at];
-        float4 sum = none;
+    copy_new_inputs(head, now.row);
+    InRoom s = {&room.state[warp][0][lane]};
+    float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f), gate = weight;
+    if (warp == 0 && p.mode & NORMS) weight = *(const float4*)(p.weight + at);
+#pragma unroll 1
+    for (u32 turn = 0;; turn++) {
+        const Seq& seq = head.seq;
+        const u32 pos = seq.committed, grid = grid_of(pos), n = pos - grid, r = now.row;
+        const bool keeps_key = head.is_owner && !head.keeps_late();
+        if (warp < 3) {
+            await(room, INPUTS, turn);
+            convolve(head, keeps_key);
+            if (warp == 0) gate = *(const float4*)&room.gate[at];
+        } else if (threadIdx.x == 96) {
+            await(room, INPUTS, turn);
+            put_gates(head, 0, room.gates[0], room.gates[1], room.gates[2], room.gates[3]);
+        } else if (warp == WARPS - 1) {
+            // What it reads comes from afar, and nobody else has to wait for it.
+            const Turn next = find_turn(p, now, step, true);
+            if (lane == 0) room.next = next;
+        }
+        __syncthreads();
+        const Turn next = room.next;
+        const Lone after = head_of<true>(p, room, next.seq, next.h);
+        if (next.is_there) {
+            copy_kept_inputs(after);
+            copy_new_inputs(after, next.row);
+        }
+        if (warp >= 4 && warp < 7) {
+            if (warp < 6) await(room, KEYS, turn);
+            multiply_keys(room, 16 * (warp - 4));
+        }
+        await(room, STATE, turn);
+        if (grid != seq.stored_grid) {
+            await(room, KEYS, turn);
+            await(room, DELTAS, turn);
+        }
+#pragma unroll 1
+        for (u32 from = seq.stored_grid; from < grid; from += GRID) fold_kept(head, s, from);
+        // The other columns of the products are this row's again.
+        const auto vector_at = [&](u32 row) { return room.vectors[0][lane / 4 % 2]; };
+        const auto sum_at = [&](u32 row, u32 is_key) { return &room.sums[is_key][own_part().column]; };
+        state_products<1>(s, 0, 1, vector_at, sum_at);
+        if (grid != seq.stored_grid) {
+            store_state(s, own_part(), stored_state(head), DIM, DIM);
+#if __CUDA_ARCH__ >= 900
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        }
+        __syncthreads();
+        if (next.is_there) {
+            copy_state(after);
+            copy_keys(after);
+            if (threadIdx.x == 0) room.row[0] = next.row;
+        }
+        await(room, DELTAS, turn);
+        // What each earlier row counts for it, which every warp finds for itself, a lane an earlier row.
+        const u32 place = (grid + lane) % LONE_ROWS;
+        const float2 product = room.products[place];
+        const Weighed weighed = weigh_row(lane < n ? room.window_g[place] : lane == n ? room.g[0] : 0.0f);
+        const float2 term = make_float2(weighed.each * product.x, weighed.each * product.y);
+        // Half a warp has o of 16 columns, the other half v less what is known; so it has the factors of 16 rows, and of 16 more.
+        const u32 is_key = lane / 16, column = own_part().column + lane % 16;
+        const float other = __shfl_xor_sync(0xffffffffu, is_key ? term.x : -term.y, 16), own = is_key ? -term.y : term.x;
+        const float factors[2] = {is_key ? other : own, is_key ? own : other};
+        float y = weighed.whole * room.sums[is_key][column];
+        if (is_key) y = __fmaf_rn(-weighed.whole, room.sums[1][column], room.values[column]);
 #pragma unroll
-        for (int back = 3; back >= 0; back--) {
-            const float4 x = back ? *(const float4*)&room.inputs[warp][back - 1][at] : now;
-            const auto tap = [&](u32 i) { return back == 3 ? taps[i].x : back == 2 ? taps[i].y : back == 1 ? taps[i].z : taps[i].w; };
-            sum.x = __fmaf_rn(tap(0), x.x, sum.x);
-            sum.y = __fmaf_rn(tap(1), x.y, sum.y);
-            sum.z = __fmaf_rn(tap(2), x.z, sum.z);
-            sum.w = __fmaf_rn(tap(3), x.w, sum.w);
-        }
-        if (!FULL) sum = make_float4(at < width ? sum.x : 0.0f, at + 1 < width ? sum.y : 0.0f, at + 2 < width ? sum.z : 0.0f, at + 3 < width ? sum.w : 0.0f);
-        const float4 y = activate(head, {0, warp}, sum);
-        if (warp == 2) *(float4*)&room.values[at] = y;
-        if (warp == 2 || keeps_key) head.store(head.kept_row(pos) + first, width, now);
-    } else if (threadIdx.x == 96) {
-        find_gates(head, 0);
-    }
-    copies_done();
-    __syncthreads();
-    // Products with the kept keys and with its own.
-    if (warp * 16 < WINDOW_ROWS + TILE && (warp * 16 >= WINDOW_ROWS || n)) {
-        const u32 g = lane / 4, place = warp * 16 + g;
-        const bool is_own = place >= WINDOW_ROWS;
-        float products[4];
-        key_products(is_own ? room.vectors[0][1] : room.window_keys[place], is_own ? room.vectors[0][1] : room.window_keys[place + 8],
-                     room.vectors[0][g % 2], products);
-        if (lane % 4 == 0) {
-            room.products[place] = make_float2(products[0], products[1]);
-            room.products[place + 8] = make_float2(products[2], products[3]);
-        }
-    }
-#pragma unroll 1
-    for (u32 at = seq.stored_grid; at < grid; at += GRID) fold_rows(head, s, at);
-    // The other columns of the products are this row's again.
-    const auto vector_at = [&](u32 row) { return room.vectors[0][lane / 4 % 2]; };
-    const auto sum_at = [&](u32 row, u32 is_key) { return &room.sums[is_key][own_part().column]; };
-    state_products<1>(s, 0, 1, vector_at, sum_at);
-    if (grid != seq.stored_grid) store_state(s, own_part(), stored_state(head), head.key_dim(), head.value_dim());
-    __syncthreads();
-    // What each earlier row counts for it, which every warp finds for itself, a lane an earlier row.
-    const u32 place = (grid + lane) % WINDOW_ROWS;
-    const float2 product = room.products[place];
-    const Weighed weighed = weigh_row(lane < n ? room.window_g[place] : lane == n ? room.g[0] : 0.0f);
-    const float2 term = make_float2(weighed.each * product.x, weighed.each * product.y);
-    // Half a warp has o of 16 columns, the other half v less what is known.
-    const u32 is_key = lane / 16, column = own_part().column + lane % 16;
-    float y = weighed.whole * room.sums[is_key][column];
-    if (is_key) y = __fmaf_rn(-weighed.whole, room.sums[1][column], room.values[column]);
-    u32 kept = grid % WINDOW_ROWS;
+        for (u32 half = 0; half < 2; half++) {
+            const float* delta = &room.window_deltas[(grid + 16 * half) % LONE_ROWS][column];
 #pragma unroll 4
-    for (u32 j = 0; j < n; j++) {
-        const float q = __shfl_sync(0xffffffffu, term.x, j), k = __shfl_sync(0xffffffffu, term.y, j);
-        y = __fmaf_rn(is_key ? -k : q, room.window_deltas[kept][column], y);
-        kept = kept + 1 == WINDOW_ROWS ? 0 : kept + 1;
+            for (u32 j = 0; j + 16 * half < min(n, 16 + 16 * half); j++) y = __fmaf_rn(__shfl_sync(0xffffffffu, factors[half], j, 16), delta[j * DIM], y);
+        }
+        if (is_key) y *= room.beta[0];
+        const float delta = __shfl_down_sync(0xffffffffu, y, 16);
+        if (!is_key) y = __fmaf_rn(room.products[LONE_ROWS].x, delta, y);
+        room.sums[is_key][column] = y;
+        __syncthreads();
+        if (next.is_there) copy_deltas(after);
+        // By warps that make what they keep, so that the next turn need not wait for them.
+        float* window = head.window_row(pos);
+        if (warp == 0) {
+            put_row(head, r, *(const float4*)&room.sums[0][at], gate, weight);
+        } else if (warp == 1) {
+            if (keeps_key) head.store(window + head.q_at(), DIM, *(const float4*)&room.vectors[0][1][at]);
+        } else if (warp == 2) {
+            const float4 d = *(const float4*)&room.sums[1][at];
+            head.store(head.delta_row(r), DIM, d);
+            head.store(window + head.keys() + head.h * DIM, DIM, d);
+        } else if (threadIdx.x == 96) {
+            window[head.keys() + head.deltas() + head.h] = room.g[0];
+        }
+        keep_shared(head, now.nth);
+        if (!next.is_there) return;
+        now = next;
+        head.seq = after.seq, head.h = after.h, head.key_head = after.key_head, head.is_owner = after.is_owner;
     }
-    if (is_key) y *= room.beta[0];
-    const float delta = __shfl_down_sync(0xffffffffu, y, 16);
-    if (!is_key) y = __fmaf_rn(room.products[WINDOW_ROWS].x, delta, y);
-    room.ends[is_key][column] = y;
-    __syncthreads();
-    if (warp == 0) {
-        put_row(head, r, *(const float4*)&room.ends[0][at], *(const float4*)&room.gate[at], *(const float4*)&room.weight[at]);
-    } else if (warp == 1) {
-        const float4 d = *(const float4*)&room.ends[1][at];
-        float* window = head.window_row(pos) + head.keys();
-        head.store(head.delta_row(r), head.value_dim(), d);
-        head.store(window + head.h * head.value_dim(), head.value_dim(), d);
-        if (lane == 0) window[head.deltas() + head.h] = room.g[0];
-    } else if (warp == 2 && keeps_key) {
-        head.store(head.window_row(pos) + head.q_at(), head.key_dim(), *(const float4*)&room.vectors[0][1][at]);
-    }
-    keep_shared(head, nth);
-}
-
-template <bool FULL>
-__device__ __forceinline__ void recur_all(const Recurrent& p) {
-    bool has_any = false;
-#pragma unroll 1
-    for (u32 item = blockIdx.x; item < p.value_heads * p.step.counts[2]; item += gridDim.x) {
-        if (!is_lone(p, p.step.seqs[item / p.value_heads])) continue;
-        // Behind what the one before reads of shared memory.
-        if (has_any) __syncthreads();
-        has_any = true;
-        recur<FULL>(p, item);
-    }
-    if (!has_any) pdl_idle();
 }
 
 // Grid: as many blocks as run at once, or fewer; they take value heads of sequences in turn.
-extern "C" __global__ void __launch_bounds__(256, 2) lone_full(const __grid_constant__ Recurrent p) { recur_all<true>(p); }
-extern "C" __global__ void __launch_bounds__(256, 2) lone_small(const __grid_constant__ Recurrent p) { recur_all<false>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) lone_full(const __grid_constant__ Recurrent p) { recur(p); }

@@ -115,7 +115,7 @@ struct Head {
     __device__ __forceinline__ void store(float* x, u32 n, float4 v) const {
         const u32 at = 4 * (threadIdx.x & 31);
         if (FULL) {
-            *(float4*)(x + at) = v;
+            asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(x + at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
         } else {
             if (at < n) x[at] = v.x;
             if (at + 1 < n) x[at + 1] = v.y;
@@ -257,19 +257,24 @@ __device__ __forceinline__ void convolve(const Head<FULL>& head, Item item, cons
     activate(head, item, sum);
 }
 
-// Decay and beta of a row of the tile.
+// Decay and beta of a row of the tile, from what is theirs of the op's inputs.
 template <bool FULL, typename SHARED>
-__device__ __forceinline__ void find_gates(const Head<FULL, SHARED>& head, u32 t) {
+__device__ __forceinline__ void put_gates(const Head<FULL, SHARED>& head, u32 t, float a, float bias, float b, float decay) {
     const Recurrent& p = head.p;
     auto& room = head.room;
-    const u64 r = room.row[t];
-    const float a = p.a[r * p.value_heads + head.h] + p.dt_bias[head.h], b = p.b[r * p.value_heads + head.h];
-    const float g = p.decay[head.h] * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
-    float* gates = p.gates + r * 2 * p.value_heads + head.h;
+    a += bias;
+    const float g = decay * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
+    float* gates = p.gates + (u64)room.row[t] * 2 * p.value_heads + head.h;
     gates[0] = g;
     gates[p.value_heads] = beta;
     room.g[t] = g;
     room.beta[t] = beta;
+}
+template <bool FULL>
+__device__ __forceinline__ void find_gates(const Head<FULL>& head, u32 t) {
+    const Recurrent& p = head.p;
+    const u64 at = (u64)head.room.row[t] * p.value_heads + head.h;
+    put_gates(head, t, p.a[at], p.dt_bias[head.h], p.b[at], p.decay[head.h]);
 }
 
 // Inputs of all rows of the tile; those of two items are on their way while one is worked on.

@@ -63,12 +63,19 @@ struct SharedState {
     __device__ __forceinline__ void set(u32 i, float4 x) { s[32 * i] = x; }
 };
 
-// The state of a head in memory: [key_dim, value_dim].
+// The state of a head in memory: as lanes hold it where it has DIM channels and columns, so that a copy of it is one piece;
+// otherwise [key_dim, value_dim].
+__device__ __forceinline__ u32 held_at(Part part) { return (part.column / 16 * (DIM / 8) + part.channel / 8) * 32 + (threadIdx.x & 31); }
 template <typename State>
 __device__ __forceinline__ void load_state(State& state, Part part, const float* from, u32 key_dim, u32 value_dim) {
     const u32 lane = threadIdx.x & 31, column = part.column + lane / 4 * 2, t = lane % 4;
+    const bool is_whole = key_dim == DIM && value_dim == DIM;
 #pragma unroll
     for (u32 i = 0; i < State::N; i++) {
+        if (is_whole) {
+            state.set(i, ((const float4*)from)[held_at(part) + 32 * i]);
+            continue;
+        }
         float2 x[2];
 #pragma unroll
         for (u32 n = 0; n < 2; n++) {
@@ -82,9 +89,14 @@ __device__ __forceinline__ void load_state(State& state, Part part, const float*
 template <typename State>
 __device__ __forceinline__ void store_state(const State& state, Part part, float* to, u32 key_dim, u32 value_dim) {
     const u32 lane = threadIdx.x & 31, column = part.column + lane / 4 * 2, t = lane % 4;
+    const bool is_whole = key_dim == DIM && value_dim == DIM;
 #pragma unroll
     for (u32 i = 0; i < State::N; i++) {
         const float4 x = state.get(i);
+        if (is_whole) {
+            ((float4*)to)[held_at(part) + 32 * i] = x;
+            continue;
+        }
         const float2 pair[2] = {make_float2(x.x, x.z), make_float2(x.y, x.w)};
 #pragma unroll
         for (u32 n = 0; n < 2; n++) {

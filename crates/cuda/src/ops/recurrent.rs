@@ -26,13 +26,17 @@ const ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
     + 6 * TILE
     + 1;
 
-/// `LoneRoom` of `recurrent_lone.cu`, in words.
-const LONE_ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
+/// `LoneRoom` of `recurrent_lone.cu`, in words: two fit a multiprocessor of 228 KB.
+const LONE_ROWS: usize = 32;
+const LONE_ROOM: usize = DIM * DIM
+    + LONE_ROWS * (STRIDE + DIM + 1)
+    + 3 * (4 + 4) * DIM
     + 2 * STRIDE
-    + DIM
-    + 3 * (4 + 3) * DIM
-    + (2 + 4) * DIM
-    + 2 * (WINDOW_ROWS + TILE)
+    + (1 + 1 + 2) * DIM
+    + 2 * (LONE_ROWS + TILE)
+    + 4
+    + 2 * 4
+    + 12
     + 4;
 
 /// `PairRoom` of `recurrent_pair.cuh`, in words.
@@ -299,7 +303,12 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && 4 * PAIR_ROOM <= device.max_shared_bytes
         && n_seqs * shape.value_heads <= device.n_multiprocessors;
     // The only sequence of a bucket for more than one row has more than one.
-    let has_lone = prepare.is_some() && rule.is_some() && !has_pairs && (bucket == 1 || n_seqs > 1);
+    let has_lone = is_full
+        && prepare.is_some()
+        && rule.is_some()
+        && !has_pairs
+        && (bucket == 1 || n_seqs > 1)
+        && 4 * LONE_ROOM <= device.max_shared_bytes;
     let params = RecurrentParams {
         step: cx.step,
         qkv: cx.act(qkv),
@@ -360,9 +369,8 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         return cx.launch(("recurrent_pair", "recurrent_pair"), grid, THREADS, 4 * PAIR_ROOM, &params);
     }
     if has_lone {
-        let entry = if is_full { "lone_full" } else { "lone_small" };
         let n_blocks = (shape.value_heads * n_seqs).min(2 * device.n_multiprocessors);
-        cx.launch(("recurrent_lone", entry), [n_blocks, 1, 1], THREADS, 4 * LONE_ROOM, &params)?;
+        cx.launch(("recurrent_lone", "lone_full"), [n_blocks, 1, 1], THREADS, 4 * LONE_ROOM, &params)?;
         if bucket == 1 {
             return Ok(());
         }
