@@ -22,8 +22,9 @@ __device__ __forceinline__ void pdl_next() {
 }
 
 // For a block without work. One of a launch waits all the same: a launch that ends before the one ahead of it would let
-// the next begin too early.
+// the next begin too early. That one's blocks may come in meanwhile, and wait too.
 __device__ __forceinline__ void pdl_idle() {
+    pdl_next();
     if (blockIdx.x + blockIdx.y + blockIdx.z == 0) pdl_wait();
 }
 

@@ -132,12 +132,27 @@ __device__ __forceinline__ void read_state(const Head<FULL>& head, Whole& s, u32
     if (is_saved) s = saved;
 }
 
+// The step's sequence that is this block's. Of those that have no launch of their own there are at most half as many as rows, and
+// the grid has room for no more.
+__device__ __forceinline__ u32 find_seq(const Recurrent& p) {
+    const u32 n_seqs = p.step.counts[2], lane = threadIdx.x & 31;
+    u32 n_before = blockIdx.y;
+    if (!p.has_lone) return n_before;
+    for (u32 first = 0; first < n_seqs; first += 32) {
+        const u32 others = __ballot_sync(0xffffffffu, first + lane < n_seqs && !is_lone(p, p.step.seqs[min(first + lane, n_seqs - 1)]));
+        const u32 here = __ballot_sync(0xffffffffu, others >> lane & 1 && __popc(others & ((1u << lane) - 1)) == n_before);
+        if (here) return first + __ffs(here) - 1;
+        n_before -= __popc(others);
+    }
+    return n_seqs;
+}
+
 template <bool FULL>
 __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
-    const u32 nth = blockIdx.y, warp = threadIdx.x >> 5;
-    if (nth >= p.step.counts[2] || is_walked(p, p.step.seqs[nth]) || is_lone(p, p.step.seqs[nth])) return pdl_idle();
+    const u32 nth = find_seq(p), warp = threadIdx.x >> 5;
+    if (nth >= p.step.counts[2] || is_walked(p, p.step.seqs[nth])) return pdl_idle();
     Head<FULL> head = head_of<FULL>(p, *(Room*)bytes, p.step.seqs[nth], blockIdx.x);
     const Seq& seq = head.seq;
     Room& room = head.room;

@@ -368,13 +368,15 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         let grid = [2 * shape.value_heads, n_seqs, 1];
         return cx.launch(("recurrent_pair", "recurrent_pair"), grid, THREADS, 4 * PAIR_ROOM, &params);
     }
+    // First of the two the one that often has nothing to do: its blocks have gone when the kernel before this one ends.
+    if bucket > 1 || !has_lone {
+        let entry = if is_full { "recurrent_full" } else { "recurrent_small" };
+        let n_others = if has_lone { n_seqs.min(bucket / 2) } else { n_seqs };
+        cx.launch(("recurrent", entry), [shape.value_heads, n_others, 1], THREADS, 4 * ROOM, &params)?;
+    }
     if has_lone {
         let n_blocks = (shape.value_heads * n_seqs).min(2 * device.n_multiprocessors);
         cx.launch(("recurrent_lone", "lone_full"), [n_blocks, 1, 1], THREADS, 4 * LONE_ROOM, &params)?;
-        if bucket == 1 {
-            return Ok(());
-        }
     }
-    let entry = if is_full { "recurrent_full" } else { "recurrent_small" };
-    cx.launch(("recurrent", entry), [shape.value_heads, n_seqs, 1], THREADS, 4 * ROOM, &params)
+    Ok(())
 }
