@@ -2,8 +2,8 @@
 // channels on devices that have clusters. S is in shared memory, so that code is short: it is run once for each tile.
 #include "recurrent_pair.cuh"
 
-// S of a warp's 16 columns and half of the channels.
-using Quarter = SharedState<DIM / 16>;
+// S of a warp's 16 columns and a quarter of the channels.
+using Quarter = SharedState<DIM / 32, 4>;
 
 // The 16 rows from `grid`, which are sure: kept, or of tiles before this one.
 __device__ __forceinline__ void fold_rows(const Half& head, Quarter& to, const Quarter& s, u32 grid) {
@@ -57,8 +57,9 @@ __device__ __forceinline__ float4 add_earlier(const Half& head, u32 t) {
     const u32 at = 4 * (threadIdx.x & 15), pos = room.pos[t];
     const u32 n_before = pos - grid_of(pos) - __popc(room.ancestors[t]);
     const auto sum_of = [&](u32 is_key) {
-        const float4 a = *(const float4*)&room.sums[0][t][is_key][at], b = *(const float4*)&room.sums[1][t][is_key][at];
-        return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+        const auto of = [&](u32 quarter) { return *(const float4*)&room.sums[quarter][t][is_key][at]; };
+        const float4 a = of(0), b = of(1), c = of(2), d = of(3);
+        return make_float4((a.x + b.x) + (c.x + d.x), (a.y + b.y) + (c.y + d.y), (a.z + b.z) + (c.z + d.z), (a.w + b.w) + (c.w + d.w));
     };
     const float whole = room.whole[t];
     float4 o = scaled(sum_of(0), whole), e = *(const float4*)&room.deltas[head.ring_place(head.local + t)][at];
@@ -112,12 +113,13 @@ __device__ __forceinline__ void solve(const Half& head, u32 ancestors) {
         if (t < n_tile) room.deltas[head.ring_place(head.local + t)][column] = e[t];
 }
 
-// A sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head may still
-// read what they overwrite.
+// A row's delta; a sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head
+// may still read what they overwrite.
 __device__ __forceinline__ void keep_own(const Half& head, u32 t) {
     const Recurrent& p = head.p;
     const PairRoom& room = head.room;
     const u32 local = head.local + t, at = 4 * (threadIdx.x & 15), column = head.column() + at, pos = room.pos[t];
+    *(float4*)(head.delta_row(room.row[t]) + column) = *(const float4*)&room.deltas[head.ring_place(local)][at];
     if (local >= head.seq.n_sure || local + WINDOW_ROWS < head.seq.n_sure) return;
     float *window = head.window_row(pos), *kept = head.kept_row(pos);
     const float* row = p.qkv + (u64)room.row[t] * head.width();
@@ -143,7 +145,7 @@ __device__ __forceinline__ void keep_shared(const Half& head) {
     __syncthreads();
     if (!head.room.is_last) return;
     __threadfence();
-    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += WARPS) {
+    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += PAIR_WARPS) {
         const u64 r = p.step.seq_rows[head.seq.first + local];
         const u32 pos = head.seq.committed + local;
         float* kept = head.kept_row(pos);
@@ -170,7 +172,6 @@ __device__ __forceinline__ void finish(const Half& head, u32 t, float4 o) {
     }
     const float4 delta = delta_of(t);
     add_scaled(o, room.own_q[t][t], delta);
-    *(float4*)(head.delta_row(room.row[t]) + head.column() + at) = delta;
     if (!(p.mode & NORMS)) {
         *(float4*)(p.out + (u64)room.row[t] * head.deltas() + head.h * DIM + head.column() + at) = o;
         return;
@@ -205,15 +206,16 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
     pair_arrive();
     float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * DIM * DIM;
     Quarter s = {&room.state[0][warp][0][lane]}, further = {&room.state[1][warp][0][lane]};
-    load_state(s, head.part(), stored, DIM, DIM);
     stage(head);
+    copy_state(s, head.part(), stored);
     float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f), gate = weight;
     if (p.mode & NORMS) weight = *(const float4*)(p.weight + 4 * lane);
     Found found;
     find_first(head, found, 0);
     find_rest(head, found, 0);
 
-    const u32 own = head.rank * ROWS + warp, half_row = 2 * warp + lane / 16;
+    // Rows of this block that are one warp's, and rows of both that are half a warp's.
+    const u32 own = warp < ROWS ? head.rank * ROWS + warp : TILE, half_row = 2 * warp + lane / 16;
     u32 at = seq.stored_grid;
     // A tile's grid is that of its first row if that is sure, and its rows' all the way to the first sure one past it.
     const auto grid_at = [&](u32 local, u32 from) {
@@ -232,7 +234,8 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         const u32 next = end < seq.n_rows ? grid_at(end, grid) : grid;
         put_rows(head, found);
         if (head.local == 0) {
-            copies_done();
+            // All but S.
+            asm volatile("cp.async.wait_group 1;" ::: "memory");
             pair_wait();
             pdl_wait();
             pdl_next();
@@ -242,6 +245,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         if (p.mode & NORMS && own < head.n_tile)
             gate = *(const float4*)(p.gate + (u64)room.row[own] * head.deltas() + h * DIM + 4 * lane);
         pair_arrive();
+        keep_prepared(head);
         find_first(head, found, end);
         pair_wait();
         multiply_keys(head, grid);
@@ -251,6 +255,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         find_rest(head, found, end);
         // Products give way to the state's.
         __syncthreads();
+        copies_done();
         read_state(head, s, further, at, next);
         pair_wait();
         __syncthreads();
@@ -284,7 +289,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
 #define PAIR
 #endif
 // Grid: (two blocks a value head, sequences).
-extern "C" __global__ void PAIR __launch_bounds__(256, 1) recurrent_pair(const __grid_constant__ Recurrent p) {
+extern "C" __global__ void PAIR __launch_bounds__(32 * PAIR_WARPS, 1) recurrent_pair(const __grid_constant__ Recurrent p) {
 #if __CUDA_ARCH__ >= 900
     recur(p);
 #endif

@@ -4,6 +4,8 @@
 #include "recurrent_rows.cuh"
 
 #define COLUMNS (DIM / 2)
+// Of a block: with eight of them most cycles waited for the last instruction.
+#define PAIR_WARPS 16u
 // Of the tile, whose inputs, factors and norm are this block's.
 #define ROWS (TILE / 2)
 // Rows of the step whose keys and deltas are at hand, each at its place among the sequence's rows modulo this: the tile's and
@@ -26,10 +28,10 @@ struct PairRoom {
     float queries[TILE][STRIDE];
     union {
         float2 products[TILE][PLACES + 4];  // of keys with a row's q and k
-        float sums[2][TILE][2][COLUMNS];    // then S^T q and S^T k over each half of the channels
+        float sums[4][TILE][2][COLUMNS];    // then S^T q and S^T k over each quarter of the channels
     };
     // S, and S some grids on, for deep drafts.
-    float4 state[2][WARPS][DIM / 16][32];
+    float4 state[2][PAIR_WARPS][DIM / 32][32];
     float taps[3][4][DIM];
     Term terms[TILE][REACH];  // of rows before the tile, from the grid on
     float own_k[TILE][TILE];  // [earlier row of the tile, row - earlier row - 1]
@@ -53,7 +55,7 @@ struct Half : Head<true, PairRoom> {
     __device__ __forceinline__ u32 column() const { return rank * COLUMNS; }
     __device__ __forceinline__ Part part() const {
         const u32 warp = threadIdx.x >> 5;
-        return {column() + warp % 4 * 16, warp / 4 * (DIM / 2)};
+        return {column() + warp % 4 * 16, warp / 4 * (DIM / 4)};
     }
     __device__ __forceinline__ u32 ring_place(u32 local) const { return WINDOW_ROWS + local % RING; }
     __device__ __forceinline__ u32 place_of(u32 past) const {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void stage(const Half& head) {
     const auto copy = [](float* to, const float* from) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from) : "memory");
     };
-    for (u32 pos = head.seq.stored_grid + warp; pos < head.seq.committed; pos += WARPS) {
+    for (u32 pos = head.seq.stored_grid + warp; pos < head.seq.committed; pos += PAIR_WARPS) {
         const float* row = head.window_row(pos);
         const u32 place = pos % WINDOW_ROWS;
         copy(&room.keys[place][4 * lane], row + head.q_at() + 4 * lane);
@@ -98,8 +100,9 @@ __device__ __forceinline__ void stage(const Half& head) {
             copy(&room.deltas[place][4 * lane], row + head.keys() + head.h * DIM + head.column() + 4 * lane);
         if (lane == 31) room.window_g[place] = row[head.keys() + head.deltas() + head.h];
     }
+    asm volatile("cp.async.commit_group;" ::: "memory");
     if (p.mode & PREPARES)
-        for (u32 i = threadIdx.x; i < 3 * DIM; i += 32 * WARPS) {
+        for (u32 i = threadIdx.x; i < 3 * DIM; i += 32 * PAIR_WARPS) {
             const u32 part = i / DIM, channel = i % DIM;
             const float4 taps = ((const float4*)p.conv)[(part == 0 ? head.q_at() : part == 1 ? head.k_at() : head.v_at()) + channel];
             room.taps[part][0][channel] = taps.x;
@@ -109,41 +112,31 @@ __device__ __forceinline__ void stage(const Half& head) {
         }
 }
 
-// Two rows of a tile as a warp finds them in the step's data, a lane for each of their pasts.
+// A row of a tile as a warp finds it in the step's data, a lane for each of its pasts.
 struct Found {
-    u32 row[2], pos[2], past[2];
+    u32 row, pos, past;
 };
 __device__ __forceinline__ void find_first(const Half& head, Found& found, u32 local) {
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        const u32 at = local + 2 * (threadIdx.x >> 5) + i;
-        if (at < head.seq.n_rows) found.row[i] = head.p.step.seq_rows[head.seq.first + at];
-    }
+    const u32 at = local + (threadIdx.x >> 5);
+    if (at < head.seq.n_rows) found.row = head.p.step.seq_rows[head.seq.first + at];
 }
 __device__ __forceinline__ void find_rest(const Half& head, Found& found, u32 local) {
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        if (local + 2 * (threadIdx.x >> 5) + i >= head.seq.n_rows) continue;
-        found.pos[i] = head.p.step.rows[found.row[i]].pos;
-        found.past[i] = head.p.step.pasts[found.row[i] * REACH + (threadIdx.x & 31)];
-    }
+    if (local + (threadIdx.x >> 5) >= head.seq.n_rows) return;
+    found.pos = head.p.step.rows[found.row].pos;
+    found.past = head.p.step.pasts[found.row * REACH + (threadIdx.x & 31)];
 }
 __device__ __forceinline__ void put_rows(const Half& head, const Found& found) {
     PairRoom& room = head.room;
-    const u32 lane = threadIdx.x & 31;
-#pragma unroll
-    for (u32 i = 0; i < 2; i++) {
-        const u32 t = 2 * (threadIdx.x >> 5) + i;
-        if (t >= head.n_tile) continue;
-        const u32 past = found.past[i], n = found.pos[i] - grid_of(found.pos[i]), other = past_local(past) - head.local;
-        const bool is_in_tile = lane < n && !(past & KEPT) && other < TILE;
-        const u32 ancestors = __reduce_or_sync(0xffffffffu, is_in_tile ? 1u << other : 0);
-        room.terms[t][lane].past = past;
-        if (lane == 0) {
-            room.row[t] = found.row[i];
-            room.pos[t] = found.pos[i];
-            room.ancestors[t] = ancestors;
-        }
+    const u32 lane = threadIdx.x & 31, t = threadIdx.x >> 5;
+    if (t >= head.n_tile) return;
+    const u32 past = found.past, n = found.pos - grid_of(found.pos), other = past_local(past) - head.local;
+    const bool is_in_tile = lane < n && !(past & KEPT) && other < TILE;
+    const u32 ancestors = __reduce_or_sync(0xffffffffu, is_in_tile ? 1u << other : 0);
+    room.terms[t][lane].past = past;
+    if (lane == 0) {
+        room.row[t] = found.row;
+        room.pos[t] = found.pos;
+        room.ancestors[t] = ancestors;
     }
 }
 
@@ -182,16 +175,12 @@ __device__ __forceinline__ void find_gates(const Half& head) {
     const u32 t = threadIdx.x & 31;
     if (t >= head.n_tile) return;
     const u64 r = room.row[t];
-    float* gates = p.gates + r * 2 * p.value_heads + head.h;
+    const float* gates = p.gates + r * 2 * p.value_heads + head.h;
     float g, beta;
     if (p.mode & PREPARES) {
         const float a = p.a[r * p.value_heads + head.h] + p.dt_bias[head.h], b = p.b[r * p.value_heads + head.h];
         g = p.decay[head.h] * (a > 20.0f ? a : log1pf(quick_exp(a)));
         beta = quick_sigmoid(b);
-        if (head.rank == 0) {
-            gates[0] = g;
-            gates[p.value_heads] = beta;
-        }
     } else {
         g = gates[0];
         beta = gates[p.value_heads];
@@ -205,16 +194,17 @@ __device__ __forceinline__ void prepare_rows(const Half& head) {
     const Recurrent& p = head.p;
     PairRoom& room = head.room;
     const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const u32 own = head.rank * ROWS + warp, t = 2 * warp + lane / 16;
+    // Eight warps have a row's query and key, eight two rows' values.
+    const u32 own = head.rank * ROWS + warp, t = 2 * (warp - ROWS) + lane / 16;
     const u32 column = head.column() + 4 * (lane % 16);
-    const bool has_own = own < head.n_tile, has_value = t < head.n_tile;
+    const bool has_own = warp < ROWS && own < head.n_tile, has_value = warp >= ROWS && t < head.n_tile;
     float4 q, k, v;
     if (p.mode & PREPARES) {
         float4 xq[4], xk[4], xv[4];
         if (has_own) load_path(head, own, head.q_at() + 4 * lane, xq);
         if (has_own) load_path(head, own, head.k_at() + 4 * lane, xk);
         if (has_value) load_path(head, t, head.v_at() + column, xv);
-        if (warp == WARPS - 1) find_gates(head);
+        if (warp == PAIR_WARPS - 1) find_gates(head);
         if (has_own) {
             q = convolved(room, 0, 4 * lane, xq);
             k = convolved(room, 1, 4 * lane, xk);
@@ -223,28 +213,44 @@ __device__ __forceinline__ void prepare_rows(const Half& head) {
         }
         if (has_value) v = convolved(room, 2, column, xv);
     } else {
-        if (warp == WARPS - 1) find_gates(head);
+        if (warp == PAIR_WARPS - 1) find_gates(head);
         const float* row = p.prepared + 4 * lane;
         if (has_own) q = *(const float4*)(row + (u64)room.row[own] * head.width() + head.q_at());
         if (has_own) k = *(const float4*)(row + (u64)room.row[own] * head.width() + head.k_at());
         if (has_value) v = *(const float4*)(p.prepared + (u64)room.row[t] * head.width() + head.v_at() + column);
     }
     if (has_own) {
-        const u64 r = room.row[own];
         head.share(&room.queries[own][4 * lane], q);
         head.share(&room.keys[head.ring_place(head.local + own)][4 * lane], k);
+    }
+    if (has_value) *(float4*)&room.deltas[head.ring_place(head.local + t)][4 * (lane % 16)] = v;
+}
+
+// The same to memory. Behind `pair_arrive`, which would wait until it is there: 4 % of the time.
+__device__ __forceinline__ void keep_prepared(const Half& head) {
+    const Recurrent& p = head.p;
+    const PairRoom& room = head.room;
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const u32 own = head.rank * ROWS + warp, t = 2 * (warp - ROWS) + lane / 16;
+    if (warp < ROWS && own < head.n_tile) {
+        const u64 r = room.row[own];
+        const float4 k = *(const float4*)&room.keys[head.ring_place(head.local + own)][4 * lane];
         if (p.mode & PREPARES && head.is_owner) {
             float* row = p.prepared + r * head.width() + 4 * lane;
-            *(float4*)(row + head.q_at()) = q;
+            *(float4*)(row + head.q_at()) = *(const float4*)&room.queries[own][4 * lane];
             *(float4*)(row + head.k_at()) = k;
         }
         // Only rows of larger trees look so far back.
         if (head.seq.n_rows > TILE) *(float4*)(head.key_row(r) + 4 * lane) = k;
     }
-    if (has_value) {
-        *(float4*)&room.deltas[head.ring_place(head.local + t)][4 * (lane % 16)] = v;
-        if (p.mode & PREPARES) *(float4*)(p.prepared + (u64)room.row[t] * head.width() + head.v_at() + column) = v;
-    }
+    if (!(p.mode & PREPARES) || warp < ROWS) return;
+    if (t < head.n_tile)
+        *(float4*)(p.prepared + (u64)room.row[t] * head.width() + head.v_at() + head.column() + 4 * (lane % 16)) =
+            *(const float4*)&room.deltas[head.ring_place(head.local + t)][4 * (lane % 16)];
+    if (warp < PAIR_WARPS - 1 || head.rank > 0 || lane >= head.n_tile) return;
+    float* gates = p.gates + (u64)room.row[lane] * 2 * p.value_heads + head.h;
+    gates[0] = room.g[(head.local + lane) % RING];
+    gates[p.value_heads] = room.beta[lane];
 }
 
 // The lane's vector, query or key, of the four rows of the tile from `first` on.
@@ -261,7 +267,7 @@ __device__ __forceinline__ void multiply_keys(const Half& head, u32 grid) {
     const u32 n_own = head.n_tile > first_row ? min(head.n_tile - first_row, ROWS) : 0, n_groups = (n_own + 3) / 4;
     const u32 n_window = grid < head.seq.committed ? WINDOW_ROWS / 16 : 0, n_ring = head.seq.n_rows > TILE ? 2 : 1;
 #pragma unroll 1
-    for (u32 item = warp; item < n_groups * (n_window + n_ring); item += WARPS) {
+    for (u32 item = warp; item < n_groups * (n_window + n_ring); item += PAIR_WARPS) {
         const u32 rows = first_row + item % n_groups * 4, tile = item / n_groups;
         const u32 keys = tile < n_window ? 16 * tile : WINDOW_ROWS + 16 * (tile - n_window);
         float products[4];
@@ -271,7 +277,7 @@ __device__ __forceinline__ void multiply_keys(const Half& head, u32 grid) {
     }
     if (head.local <= TILE) return;
 #pragma unroll 1
-    for (u32 item = warp; item < n_own * (REACH / 16); item += WARPS) {
+    for (u32 item = warp; item < n_own * (REACH / 16); item += PAIR_WARPS) {
         const u32 row = first_row + item / 2, pos = room.pos[row], n = pos - grid_of(pos), first = item % 2 * 16 + g;
         const auto is_far = [&](u32 j) { return j < n && head.place_of(room.terms[row][j].past) == FAR; };
         const auto key_of = [&](u32 j) -> const float* {

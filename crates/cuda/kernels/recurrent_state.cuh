@@ -55,9 +55,9 @@ struct RegisterState {
     __device__ __forceinline__ float4 get(u32 i) const { return s[i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[i] = x; }
 };
-template <u32 COUNT>
+template <u32 COUNT, u32 AT_ONCE = 1>
 struct SharedState {
-    static constexpr u32 N = COUNT, UNROLL = 1;
+    static constexpr u32 N = COUNT, UNROLL = AT_ONCE;
     float4* s;  // the lane's first; a warp's lie side by side
     __device__ __forceinline__ float4 get(u32 i) const { return s[32 * i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[32 * i] = x; }
@@ -85,6 +85,16 @@ __device__ __forceinline__ void load_state(State& state, Part part, const float*
         }
         state.set(i, make_float4(x[0].x, x[1].x, x[0].y, x[1].y));
     }
+}
+// Begins to copy a head's of DIM channels and columns; a lane waits for its own numbers only.
+template <u32 COUNT, u32 AT_ONCE>
+__device__ __forceinline__ void copy_state(const SharedState<COUNT, AT_ONCE>& state, Part part, const float* from) {
+#pragma unroll
+    for (u32 i = 0; i < COUNT; i++)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(state.s + 32 * i)),
+                     "l"((const float4*)from + held_at(part) + 32 * i)
+                     : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
 }
 template <typename State>
 __device__ __forceinline__ void store_state(const State& state, Part part, float* to, u32 key_dim, u32 value_dim) {

@@ -15,6 +15,7 @@ const STRIDE: usize = 136;
 const TILE: usize = 16;
 const REACH: usize = 32;
 const THREADS: u32 = 256;
+const PAIR_THREADS: u32 = 512;
 const PREPARES: u32 = 1;
 const RULES: u32 = 2;
 const NORMS: u32 = 4;
@@ -43,7 +44,7 @@ const LONE_ROOM: usize = DIM * DIM
 const PLACES: usize = WINDOW_ROWS + 2 * TILE;
 const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
     + TILE * STRIDE
-    + TILE * 2 * DIM
+    + TILE * 4 * DIM
     + 3 * 4 * DIM
     + TILE * (4 * REACH + 2 * TILE)
     + TILE / 2 * DIM
@@ -366,7 +367,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
     }
     if has_pairs {
         let grid = [2 * shape.value_heads, n_seqs, 1];
-        return cx.launch(("recurrent_pair", "recurrent_pair"), grid, THREADS, 4 * PAIR_ROOM, &params);
+        return cx.launch(("recurrent_pair", "recurrent_pair"), grid, PAIR_THREADS, 4 * PAIR_ROOM, &params);
     }
     // First of the two the one that often has nothing to do: its blocks have gone when the kernel before this one ends.
     if bucket > 1 || !has_lone {
