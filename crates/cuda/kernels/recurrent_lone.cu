@@ -1,7 +1,7 @@
 // A sequence's only row, as most are where many sequences are decoded: all before it is kept. The arithmetic is recurrent.cu's,
-// number by number, with half the barriers, for heads of 128 channels. Blocks take heads in turn: copies of what comes next
-// begin as soon as there is room for it, and those of the first head before the kernel before this one ends, but for its own
-// inputs. S is in shared memory, so that code is short, and two blocks fit a multiprocessor: one reads while the other computes.
+// number by number, with few barriers, for heads of 128 channels. Blocks take heads in turn: copies of what comes next begin as soon
+// as there is room for it, those of the first head before the kernel before this one ends, but for its own inputs, and a head's
+// convolution is done beside the head before. S is in shared memory, so that code is short, and two blocks fit a multiprocessor.
 #include "linear_ptx.cuh"
 #include "recurrent_head.cuh"
 
@@ -17,20 +17,20 @@ struct Turn {
     u32 nth, h, row, is_there;
 };
 
+// Pairs are for turns of even and odd number.
 struct LoneRoom {
     float4 state[WARPS][DIM / 8][32];
     float window_keys[LONE_ROWS][STRIDE];
     float window_deltas[LONE_ROWS][DIM], window_g[LONE_ROWS];
-    float taps[3][DIM][4], inputs[3][4][DIM];  // of the convolution, for q, k and v: the oldest first; this row, then one, two and three back
-    float gate[DIM];                           // of the norm
-    float vectors[1][2][STRIDE], values[DIM];  // q and k; v
-    float sums[2][DIM];                        // S^T q and S^T k; then o and delta
+    float inputs[3][4][DIM];                   // of the convolution, for q, k and v: this row, then one, two and three back
+    float vectors[2][2][STRIDE], values[2][DIM];  // q and k; v
+    float sums[2][2][DIM];                     // S^T q and S^T k; then o and delta
     float2 products[LONE_ROWS + TILE];         // of the kept keys, then of its own, with q and k
     float gates[4];                            // a and its bias, b, the decay
     u64 arrived[GROUPS];
-    Turn next;
-    float g[1], beta[1];
-    u32 row[1], is_last;
+    Turn later;
+    float g[2], beta[2];
+    u32 row[2], is_last, pad;
 };
 using Lone = Head<true, LoneRoom>;
 
@@ -44,27 +44,23 @@ __device__ __forceinline__ void end_group(const LoneRoom& room, Group group) {
 __device__ __forceinline__ u32 first_of(const Lone& head, u32 part) { return part == 0 ? head.q_at() : part == 1 ? head.k_at() : head.v_at(); }
 __device__ __forceinline__ u32 n_near(const Seq& seq) { return min(seq.committed - seq.stored_grid, LONE_ROWS); }
 
-// What earlier steps left of the convolution's inputs and its taps, then what this one has. All copies are by all warps, a vector
-// each at a time: by one lane each they would begin one after another.
+// What earlier steps left of the convolution's inputs, then what this one has. All copies are by all warps, a vector each at a time:
+// by one lane each they would begin one after another.
 __device__ __forceinline__ void copy_kept_inputs(const Lone& head) {
-    LoneRoom& room = head.room;
     const u32 pos = head.seq.committed;
 #pragma unroll
-    for (u32 i = threadIdx.x >> 5; i < 3 * 7; i += WARPS) {
-        const u32 part = i / 7, nth = i % 7, first = first_of(head, part);
-        if (nth < 4) copy_async(head, room.taps[part][32 * nth], head.p.conv + 4 * (first + 32 * nth), DIM);
-        else if (pos + 3 >= nth) copy_async(head, room.inputs[part][nth - 3], head.kept_row(pos + 3 - nth) + first, DIM);
+    for (u32 i = threadIdx.x >> 5; i < 9; i += WARPS) {
+        const u32 part = i / 3, back = i % 3 + 1;
+        if (pos >= back) copy_async(head, head.room.inputs[part][back], head.kept_row(pos - back) + first_of(head, part), DIM);
     }
 }
 __device__ __forceinline__ void copy_new_inputs(const Lone& head, u32 r) {
     const Recurrent& p = head.p;
-    const u32 warp = threadIdx.x >> 5;
-    if (warp < 3) copy_async(head, head.room.inputs[warp][0], p.qkv + (u64)r * head.width() + first_of(head, warp), DIM);
-    if (warp == 3 && p.mode & NORMS) copy_async(head, head.room.gate, p.gate + (u64)r * head.deltas() + head.h * DIM, DIM);
-    if (warp == 4 && (threadIdx.x & 31) < 4) {
-        const u32 i = threadIdx.x & 31;
-        const float* from = i == 0 ? p.a + (u64)r * p.value_heads : i == 1 ? p.dt_bias : i == 2 ? p.b + (u64)r * p.value_heads : p.decay;
-        copy_4(shared_address(&head.room.gates[i]), from + head.h);
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (warp >= 1 && warp < 4) copy_async(head, head.room.inputs[warp - 1][0], p.qkv + (u64)r * head.width() + first_of(head, warp - 1), DIM);
+    if (warp == 4 && lane < 4) {
+        const float* from = lane == 0 ? p.a + (u64)r * p.value_heads : lane == 1 ? p.dt_bias : lane == 2 ? p.b + (u64)r * p.value_heads : p.decay;
+        copy_4(shared_address(&head.room.gates[lane]), from + head.h);
     }
     end_group(head.room, INPUTS);
 }
@@ -118,40 +114,52 @@ __device__ __forceinline__ Turn find_turn(const Recurrent& p, Turn turn, Turn st
 }
 __device__ __forceinline__ Turn turn_at(const Recurrent& p, u32 i) { return {{}, i / p.value_heads, i % p.value_heads, 0, 0}; }
 
-// q, k or v, by a warp.
-__device__ __forceinline__ void convolve(const Lone& head, bool keeps_key) {
+// The taps of a lane's four channels, which wait in registers, of q, k or v, as each is a warp's.
+struct Taps {
+    float4 of[4];
+};
+__device__ __forceinline__ void load_taps(const Lone& head, Taps& taps) {
+    const u32 part = threadIdx.x >> 5;
+    if (part >= 3) return;
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) taps.of[i] = ((const float4*)head.p.conv)[first_of(head, part) + 4 * (threadIdx.x & 31) + i];
+}
+// What a row brings along, once its inputs are there: q, k and v, by a warp each, and the gates.
+__device__ __forceinline__ void prepare(const Lone& head, u32 turn, const Taps& taps) {
     LoneRoom& room = head.room;
-    const u32 part = threadIdx.x >> 5, at = 4 * (threadIdx.x & 31), pos = head.seq.committed;
-    const float4* taps = (const float4*)room.taps[part][at];
+    const u32 part = threadIdx.x >> 5, at = 4 * (threadIdx.x & 31), pos = head.seq.committed, odd = turn % 2;
+    if (part >= 3 && threadIdx.x != 96) return;
+    await(room, INPUTS, turn);
+    if (part == 3) return put_gates(head, odd, room.gates[0], room.gates[1], room.gates[2], room.gates[3]);
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), x = sum;
 #pragma unroll
     for (int back = 3; back >= 0; back--) {
         x = *(const float4*)&room.inputs[part][back][at];
         if (pos < back) x = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        const auto tap = [&](u32 i) { return back == 3 ? taps[i].x : back == 2 ? taps[i].y : back == 1 ? taps[i].z : taps[i].w; };
+        const auto tap = [&](u32 i) { return back == 3 ? taps.of[i].x : back == 2 ? taps.of[i].y : back == 1 ? taps.of[i].z : taps.of[i].w; };
         sum.x = __fmaf_rn(tap(0), x.x, sum.x);
         sum.y = __fmaf_rn(tap(1), x.y, sum.y);
         sum.z = __fmaf_rn(tap(2), x.z, sum.z);
         sum.w = __fmaf_rn(tap(3), x.w, sum.w);
     }
-    const float4 y = activate(head, {0, part}, sum);
-    if (part == 2) *(float4*)&room.values[at] = y;
-    if (part == 2 || keeps_key) head.store(head.kept_row(pos) + first_of(head, part), DIM, x);
+    const float4 y = activate(head, {odd, part}, sum);
+    if (part == 2) *(float4*)&room.values[odd][at] = y;
+    if (part == 2 || (head.is_owner && !head.keeps_late())) head.store(head.kept_row(pos) + first_of(head, part), DIM, x);
 }
 
 // Products of 16 kept keys, or of its own, with q and k.
-__device__ __forceinline__ void multiply_keys(LoneRoom& room, u32 first) {
+__device__ __forceinline__ void multiply_keys(LoneRoom& room, u32 odd, u32 first) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, place = first + g;
     const bool is_own = first == LONE_ROWS;
     float products[4];
-    key_products(is_own ? room.vectors[0][1] : room.window_keys[place], is_own ? room.vectors[0][1] : room.window_keys[place + 8],
-                 room.vectors[0][g % 2], products);
+    key_products(is_own ? room.vectors[odd][1] : room.window_keys[place], is_own ? room.vectors[odd][1] : room.window_keys[place + 8],
+                 room.vectors[odd][g % 2], products);
     if (lane % 4) return;
     room.products[place] = make_float2(products[0], products[1]);
     room.products[place + 8] = make_float2(products[2], products[3]);
 }
 
-using InRoom = SharedState<DIM / 8>;
+using InRoom = SharedState<DIM / 8, 4>;
 
 // The 16 kept rows from `grid`; those that are not at hand, behind a long path of accepted drafts, from memory.
 __device__ __forceinline__ void fold_kept(const Lone& head, InRoom& s, u32 grid) {
@@ -177,50 +185,53 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
     const Turn step = turn_at(p, gridDim.x);
     Turn now = find_turn(p, turn_at(p, blockIdx.x), step, false);
     if (!now.is_there) return pdl_idle();
-    Lone head = head_of<true>(p, room, now.seq, now.h);
+    Turn next = find_turn(p, now, step, true);
+    const auto head_at = [&](const Turn& turn) { return head_of<true>(p, room, turn.seq, turn.h); };
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < GROUPS; i++) barrier_init(arrived(room, (Group)i), i == STATE ? COPY_LANES : 32 * WARPS);
         barrier_init_visible();
         room.row[0] = now.row;
+        room.row[1] = next.row;
     }
     __syncthreads();
-    copy_kept_inputs(head);
-    copy_keys(head);
-    copy_state(head);
-    copy_deltas(head);
-    pdl_wait();
-    pdl_next();
-    copy_new_inputs(head, now.row);
-    InRoom s = {&room.state[warp][0][lane]};
+    Taps taps;
     float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f), gate = weight;
-    if (warp == 0 && p.mode & NORMS) weight = *(const float4*)(p.weight + at);
+    if (p.mode & NORMS) weight = *(const float4*)(p.weight + at);
+    {
+        const Lone head = head_at(now);
+        load_taps(head, taps);
+        copy_kept_inputs(head);
+        copy_keys(head);
+        copy_state(head);
+        copy_deltas(head);
+        pdl_wait();
+        pdl_next();
+        copy_new_inputs(head, now.row);
+        prepare(head, 0, taps);
+        __syncthreads();
+    }
+    if (next.is_there) {
+        const Lone head = head_at(next);
+        load_taps(head, taps);
+        copy_kept_inputs(head);
+        copy_new_inputs(head, next.row);
+    }
+    InRoom s = {&room.state[warp][0][lane]};
 #pragma unroll 1
     for (u32 turn = 0;; turn++) {
+        const Lone head = head_at(now), after = head_at(next);
         const Seq& seq = head.seq;
-        const u32 pos = seq.committed, grid = grid_of(pos), n = pos - grid, r = now.row;
-        const bool keeps_key = head.is_owner && !head.keeps_late();
-        if (warp < 3) {
-            await(room, INPUTS, turn);
-            convolve(head, keeps_key);
-            if (warp == 0) gate = *(const float4*)&room.gate[at];
-        } else if (threadIdx.x == 96) {
-            await(room, INPUTS, turn);
-            put_gates(head, 0, room.gates[0], room.gates[1], room.gates[2], room.gates[3]);
-        } else if (warp == WARPS - 1) {
-            // What it reads comes from afar, and nobody else has to wait for it.
-            const Turn next = find_turn(p, now, step, true);
-            if (lane == 0) room.next = next;
-        }
-        __syncthreads();
-        const Turn next = room.next;
-        const Lone after = head_of<true>(p, room, next.seq, next.h);
-        if (next.is_there) {
-            copy_kept_inputs(after);
-            copy_new_inputs(after, next.row);
-        }
-        if (warp >= 4 && warp < 7) {
+        const u32 pos = seq.committed, grid = grid_of(pos), n = pos - grid, r = now.row, odd = turn % 2;
+        if (warp == 3 && p.mode & NORMS) gate = *(const float4*)(p.gate + (u64)r * head.deltas() + head.h * DIM + at);
+        if (warp < 4) {
+            if (next.is_there) prepare(after, turn + 1, taps);
+        } else if (warp < 7) {
             if (warp < 6) await(room, KEYS, turn);
-            multiply_keys(room, 16 * (warp - 4));
+            multiply_keys(room, odd, 16 * (warp - 4));
+        } else {
+            // What it reads comes from afar, and nobody else has to wait for it.
+            const Turn later = find_turn(p, next, step, true);
+            if (lane == 0) room.later = later;
         }
         await(room, STATE, turn);
         if (grid != seq.stored_grid) {
@@ -230,8 +241,8 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
 #pragma unroll 1
         for (u32 from = seq.stored_grid; from < grid; from += GRID) fold_kept(head, s, from);
         // The other columns of the products are this row's again.
-        const auto vector_at = [&](u32 row) { return room.vectors[0][lane / 4 % 2]; };
-        const auto sum_at = [&](u32 row, u32 is_key) { return &room.sums[is_key][own_part().column]; };
+        const auto vector_at = [&](u32 row) { return room.vectors[odd][lane / 4 % 2]; };
+        const auto sum_at = [&](u32 row, u32 is_key) { return &room.sums[odd][is_key][own_part().column]; };
         state_products<1>(s, 0, 1, vector_at, sum_at);
         if (grid != seq.stored_grid) {
             store_state(s, own_part(), stored_state(head), DIM, DIM);
@@ -243,49 +254,52 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         if (next.is_there) {
             copy_state(after);
             copy_keys(after);
-            if (threadIdx.x == 0) room.row[0] = next.row;
         }
+        const Turn later = room.later;
+        if (later.is_there) {
+            const Lone head = head_at(later);
+            load_taps(head, taps);
+            copy_kept_inputs(head);
+            copy_new_inputs(head, later.row);
+            if (threadIdx.x == 0) room.row[odd] = later.row;
+        }
+        float* window = head.window_row(pos);
+        if (warp == 4 && head.is_owner && !head.keeps_late()) head.store(window + head.q_at(), DIM, *(const float4*)&room.vectors[odd][1][at]);
+        if (threadIdx.x == 32 * 5) window[head.keys() + head.deltas() + head.h] = room.g[odd];
         await(room, DELTAS, turn);
         // What each earlier row counts for it, which every warp finds for itself, a lane an earlier row.
         const u32 place = (grid + lane) % LONE_ROWS;
         const float2 product = room.products[place];
-        const Weighed weighed = weigh_row(lane < n ? room.window_g[place] : lane == n ? room.g[0] : 0.0f);
+        const Weighed weighed = weigh_row(lane < n ? room.window_g[place] : lane == n ? room.g[odd] : 0.0f);
         const float2 term = make_float2(weighed.each * product.x, weighed.each * product.y);
         // Half a warp has o of 16 columns, the other half v less what is known; so it has the factors of 16 rows, and of 16 more.
         const u32 is_key = lane / 16, column = own_part().column + lane % 16;
         const float other = __shfl_xor_sync(0xffffffffu, is_key ? term.x : -term.y, 16), own = is_key ? -term.y : term.x;
         const float factors[2] = {is_key ? other : own, is_key ? own : other};
-        float y = weighed.whole * room.sums[is_key][column];
-        if (is_key) y = __fmaf_rn(-weighed.whole, room.sums[1][column], room.values[column]);
+        float y = weighed.whole * room.sums[odd][is_key][column];
+        if (is_key) y = __fmaf_rn(-weighed.whole, room.sums[odd][1][column], room.values[odd][column]);
 #pragma unroll
         for (u32 half = 0; half < 2; half++) {
             const float* delta = &room.window_deltas[(grid + 16 * half) % LONE_ROWS][column];
 #pragma unroll 4
             for (u32 j = 0; j + 16 * half < min(n, 16 + 16 * half); j++) y = __fmaf_rn(__shfl_sync(0xffffffffu, factors[half], j, 16), delta[j * DIM], y);
         }
-        if (is_key) y *= room.beta[0];
+        if (is_key) y *= room.beta[odd];
         const float delta = __shfl_down_sync(0xffffffffu, y, 16);
         if (!is_key) y = __fmaf_rn(room.products[LONE_ROWS].x, delta, y);
-        room.sums[is_key][column] = y;
+        room.sums[odd][is_key][column] = y;
         __syncthreads();
         if (next.is_there) copy_deltas(after);
-        // By warps that make what they keep, so that the next turn need not wait for them.
-        float* window = head.window_row(pos);
-        if (warp == 0) {
-            put_row(head, r, *(const float4*)&room.sums[0][at], gate, weight);
-        } else if (warp == 1) {
-            if (keeps_key) head.store(window + head.q_at(), DIM, *(const float4*)&room.vectors[0][1][at]);
-        } else if (warp == 2) {
-            const float4 d = *(const float4*)&room.sums[1][at];
+        if (warp == 3) {
+            put_row(head, r, *(const float4*)&room.sums[odd][0][at], gate, weight);
+        } else if (warp == 7) {
+            const float4 d = *(const float4*)&room.sums[odd][1][at];
             head.store(head.delta_row(r), DIM, d);
             head.store(window + head.keys() + head.h * DIM, DIM, d);
-        } else if (threadIdx.x == 96) {
-            window[head.keys() + head.deltas() + head.h] = room.g[0];
         }
         keep_shared(head, now.nth);
         if (!next.is_there) return;
-        now = next;
-        head.seq = after.seq, head.h = after.h, head.key_head = after.key_head, head.is_owner = after.is_owner;
+        now = next, next = later;
     }
 }
 
