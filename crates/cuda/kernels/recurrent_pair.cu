@@ -86,31 +86,34 @@ __device__ __forceinline__ float4 add_earlier(const Half& head, u32 t) {
     return o;
 }
 
-// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A thread per column. Nothing is stored on
-// the way, so that what is read does not wait for it.
-template <bool IS_CHAIN>
-__device__ __forceinline__ void solve(const Half& head, u32 ancestors) {
+// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A warp has four columns, a lane two rows of one: a
+// loop, where a thread a column had 500 instructions, each fetched for a single pass, a fifth of the time.
+__device__ __forceinline__ void solve(const Half& head) {
     PairRoom& room = head.room;
-    const u32 column = threadIdx.x, n_tile = head.n_tile;
-    float e[TILE];
+    const u32 lane = threadIdx.x & 31, row = lane / 4, column = 4 * (threadIdx.x >> 5) + lane % 4;
+    float e[2];
+    u32 ancestors[2];
+    float* at[2];
 #pragma unroll
-    for (u32 t = 0; t < TILE; t++) e[t] = t < n_tile ? room.deltas[head.ring_place(head.local + t)][column] : 0.0f;
-#pragma unroll
-    for (u32 j = 0; j < TILE; j++) {
-        if (j >= n_tile) break;
-        e[j] *= room.beta[j];
-        const u32 from_j = IS_CHAIN ? 0 : __ballot_sync(0xffffffffu, ancestors >> j & 1) >> (j + 1);
-        // Read whether it counts or not, ahead of what decides that.
-        __align__(16) float terms[TILE];
-#pragma unroll
-        for (u32 i = 0; i + j + 1 < TILE; i += 4) *(float4*)(terms + i) = *(const float4*)&room.own_k[j][i];
-#pragma unroll
-        for (u32 i = 0; i + j + 1 < TILE; i++)
-            if (IS_CHAIN || from_j >> i & 1) e[j + 1 + i] = __fmaf_rn(-terms[i], e[j], e[j + 1 + i]);
+    for (u32 i = 0; i < 2; i++) {
+        const u32 t = row + 8 * i;
+        at[i] = &room.deltas[head.ring_place(head.local + t)][column];
+        e[i] = t < head.n_tile ? *at[i] : 0.0f;
+        ancestors[i] = t < head.n_tile ? room.ancestors[t] : 0;
     }
 #pragma unroll
-    for (u32 t = 0; t < TILE; t++)
-        if (t < n_tile) room.deltas[head.ring_place(head.local + t)][column] = e[t];
+    for (u32 half = 0; half < 2; half++)
+#pragma unroll 4
+        for (u32 j = 8 * half; j < min(head.n_tile, 8 * half + 8); j++) {
+            if (row == j % 8) e[half] *= room.beta[j];
+            const float delta = __shfl_sync(0xffffffffu, e[half], j % 8 * 4 + lane % 4);
+#pragma unroll
+            for (u32 i = half; i < 2; i++)
+                if (ancestors[i] >> j & 1) e[i] = __fmaf_rn(-room.own_k[j][row + 8 * i - j - 1], delta, e[i]);
+        }
+#pragma unroll
+    for (u32 i = 0; i < 2; i++)
+        if (row + 8 * i < head.n_tile) *at[i] = e[i];
 }
 
 // A row's delta; a sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head
@@ -262,12 +265,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (half_row < head.n_tile) o = add_earlier(head, half_row);
         __syncthreads();
-        if (threadIdx.x < COLUMNS) {
-            const u32 ancestors = lane < head.n_tile ? room.ancestors[lane] : 0;
-            const bool is_chain = __all_sync(0xffffffffu, lane >= head.n_tile || ancestors == (1u << lane) - 1);
-            if (is_chain) solve<true>(head, ancestors);
-            else solve<false>(head, ancestors);
-        }
+        solve(head);
         __syncthreads();
         if (half_row < head.n_tile) finish(head, half_row, o);
         pair_arrive();
