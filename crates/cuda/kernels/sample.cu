@@ -238,7 +238,9 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2) sample(const __
         offer(offers[1], draw.best);
         sync_row();
         const u32 token = best_of<PLACES>(offers[1]).index;
-        if (rank == 0 && me == 0) p.choices[nth] = {token, __fsub_rn(most.weight, __fmul_rn(left.adjusted(token), left.scale))};
+        if (rank != 0 || me != 0) return;
+        // The best one is always drawn from, unless logits change under this: no address is made of no token.
+        p.choices[nth] = {token, token == NONE ? INFINITY_F : __fsub_rn(most.weight, __fmul_rn(left.adjusted(token), left.scale))};
     };
 
     if (top_k == 0 && top_p == ALL) {
