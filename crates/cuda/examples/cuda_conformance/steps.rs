@@ -11,7 +11,7 @@ use overdraft_plan::draw::Drawing;
 use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
 const REPEATS: usize = 30;
-/// Rows of a prompt's steps.
+/// Rows of a prompt's steps, unless others are asked for.
 const PROMPT: usize = 512;
 
 type Belongs = fn(&Op) -> bool;
@@ -22,8 +22,9 @@ fn is_linear(op: &Op) -> bool {
 }
 
 /// What a step is made of, each captured as a graph of its own. The first says what a graph costs by itself.
-const KINDS: [(&str, Belongs); 8] = [
+const KINDS: [(&str, Belongs); 9] = [
     ("embed", |op| matches!(op, Op::Embed { .. })),
+    ("all", |_| true),
     ("linear, norm", is_linear),
     ("not linear", |op| !is_linear(op)),
     ("norm", |op| matches!(op, Op::Norm { .. })),
@@ -53,6 +54,7 @@ struct Timed {
     table: Vec<u32>,
     n_classes: usize,
     n_slots: usize,
+    prompt: usize,
 }
 
 impl Timed {
@@ -86,7 +88,7 @@ impl Timed {
 
     /// The plan of a chunk of a prompt, alone in its step.
     fn record_prompt(&self) -> Plan {
-        Plan { written_before_prompts: Some(0), ..self.record(PROMPT) }
+        Plan { written_before_prompts: Some(0), ..self.record(self.prompt) }
     }
 
     /// A root and a chain of drafts below it, at `committed`; all rows sure where `is_prompt`.
@@ -141,7 +143,7 @@ impl Timed {
         let plan = self.cuda.prepare(plan).unwrap();
         let (mut at, mut last) = (from, 0.0);
         while at < to {
-            let rows = (to - at).min(PROMPT);
+            let rows = (to - at).min(self.prompt);
             let step = self.step(at, rows, true);
             let begun = Instant::now();
             self.cuda.run(plan, self.state, &step).unwrap();
@@ -161,9 +163,9 @@ impl Timed {
             let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
             println!("{bucket:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}");
         }
-        let (times, nodes) = self.time(self.record_prompt(), &self.step(context, PROMPT, true));
+        let (times, nodes) = self.time(self.record_prompt(), &self.step(context, self.prompt, true));
         let (median, least, most) = (times[REPEATS / 2], times[0], times[REPEATS - 1]);
-        println!("{PROMPT:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   of a prompt");
+        println!("{:>6} {median:>9.3} {least:>9.3} {most:>9.3} {nodes:>6}   of a prompt", self.prompt);
         if self.n_slots == 1 {
             return;
         }
@@ -181,17 +183,19 @@ impl Timed {
             "kind", "rows", "median us", "nodes", "us a node", "sequences"
         );
         for (name, belongs) in KINDS.into_iter().filter(|k| only.is_empty() || only.contains(&k.0)) {
-            let drafts = [1, 16, 32, 64].map(|rows| (rows, self.step(context, rows, false)));
-            let prompt = (PROMPT, self.step(context, PROMPT, true));
+            let drafts: &[usize] = if self.prompt == PROMPT { &[1, 16, 32, 64] } else { &[] };
+            let drafts = drafts.iter().map(|&rows| (rows, self.step(context, rows, false)));
+            let prompt = (self.prompt, self.step(context, self.prompt, true));
             let streams = [self.n_slots, 128]
                 .map(|rows| (self.n_slots > 1).then(|| (rows, self.streams(context, rows))))
                 .into_iter()
                 .flatten();
             // Alone a draw is of logits that nobody made, which 64 rows of it do not survive.
-            let fits = |rows: usize| rows <= 32 || rows == PROMPT || name != "sample";
-            let all = drafts.into_iter().chain([prompt]).chain(streams);
-            for (rows, step) in all.filter(|(rows, _)| fits(*rows)) {
-                let mut plan = if rows == PROMPT { self.record_prompt() } else { self.record(rows) };
+            let fits = |rows: usize| rows <= 32 || rows == self.prompt || name != "sample";
+            let steps: Vec<_> =
+                drafts.chain([prompt]).chain(streams).filter(|(rows, _)| fits(*rows)).collect();
+            for (rows, step) in steps {
+                let mut plan = if rows == self.prompt { self.record_prompt() } else { self.record(rows) };
                 plan.ops.retain(belongs);
                 let (times, nodes) = self.time(plan, &step);
                 let us = 1e3 * times[REPEATS / 2];
@@ -208,26 +212,29 @@ impl Timed {
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let Some(file) = args.first() else {
         println!(
-            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise]"
+            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise] [rows of a prompt's step]"
         );
         return false;
     };
     let contexts = args.get(1).map_or("512", String::as_str);
     let contexts: Vec<usize> = contexts.split(',').filter_map(|n| n.parse().ok()).collect();
-    let only: Vec<&str> = args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').collect());
+    let only: Vec<&str> =
+        args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').filter(|kind| !kind.is_empty()).collect());
+    let prompt = args.get(4).and_then(|n| n.parse().ok()).unwrap_or(PROMPT);
     let checkpoint = Checkpoint::open(Path::new(file)).unwrap();
     let started = Instant::now();
     let decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
     let mut cuda = Cuda::new(device.clone()).unwrap();
     let mut spec = decoder.state_spec(KvType::F16);
-    let pages = (contexts.iter().max().unwrap_or(&0) + PROMPT).div_ceil(PAGE);
+    let pages = (contexts.iter().max().unwrap_or(&0) + prompt).div_ceil(PAGE);
     let n_slots = args.get(2).and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
     spec.slots = n_slots;
     spec.pages = vec![pages * n_slots; spec.classes.len()];
     cuda.load(decoder.weights.clone()).unwrap();
     let state = cuda.allocate(&spec).unwrap();
     let n_classes = spec.classes.len();
-    let mut timed = Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots };
+    let mut timed =
+        Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots, prompt };
     let mut at = 0;
     for (nth, context) in contexts.into_iter().enumerate() {
         let last = timed.read(at, context, nth == 0 && only.is_empty());
