@@ -1,95 +1,118 @@
-// The end of a tile: sums of all columns become outputs, 16 rows at a time by way of shared memory. Registers cannot be counted
-// through in a loop, and the same text for every one of 128 sums was 370 KB of instructions: so they move up.
+// The end of a tile: sums of all columns become outputs, 16 rows at a time. Registers cannot be counted through in a loop, and the
+// same text for every one of 128 sums was 370 KB of instructions: so they move up.
+//
+// A lane stores what it has: eight lanes write 32 bytes of a row side by side, which is what memory takes at once. By way of
+// shared memory, 128 bytes at a time, the end of a tile was 40 % of its time over 2560 columns (H200).
 #pragma once
 #include "linear_formats.cuh"
 #include "prompt_params.cuh"
 
-#define SEAT_ROWS 16u
-#define SEAT_FLOATS 36u  // 16 outputs of both halves; what is past them keeps rows in different banks
-
-// A warp's place in shared memory.
-struct PromptSeat {
-    float rows[SEAT_ROWS][SEAT_FLOATS];
-};
+#define FINISH_ROWS 16u
 
 // Outputs have one writer each, so an addition that memory makes gives the bits of any other, and nobody waits for what was there.
 __device__ __forceinline__ void add_at(float* p, float v) { asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory"); }
 
-// What becomes of a warp's 16 outputs of each half.
+// What becomes of a lane's outputs: g and g + 8 of the warp's 16 in each half.
 struct PromptOutputs {
     const PromptParams& p;
-    const PromptPart& part;
     u32 first_row, n_rows;  // of the tile, past those that are written
-    u32 written;
-    u32 lane;
-    // Of this lane's output; of a gate and an up matrix the latter's in [1], and lanes 16 to 31 have the outputs of lanes 0 to 15.
-    u32 output;
-    float* out;
-    float scale[2], bias[2];
-    bool is_there;
+    u32 n_out, t, kind;
+    const float* gates;     // of the tile's first row, or none
+    float* out[2];          // of the tile's first row
+    float scale[2][2], bias[2][2];
+    u32 is_there;           // a bit each
 
     __device__ __forceinline__ PromptOutputs(const PromptParams& p, const PromptTile& tile, u32 place, u32 written)
-        : p(p), part(*tile.part), first_row(tile.first_row), n_rows(tile.n_rows), written(written), lane(threadIdx.x & 31) {
-        const u32 half = lane >> 4, which = part.paired && p.epilogue != PROMPT_GLU ? half : 0;
-        output = tile.outputs(half) * 128 + place * 16 + (lane & 15);
-        out = (float*)part.out[which];
-        is_there = output < part.n_out;
-        const u32 known = is_there ? output : 0;
+        : p(p), first_row(tile.first_row), n_rows(tile.n_rows), n_out(tile.part->n_out), t(threadIdx.x & 3), kind(p.epilogue),
+          gates(p.gate ? (const float*)p.gate + written + first_row : nullptr), is_there(0) {
+        // Kept: read again for every row, each time was a wait.
+        asm volatile("" : "+r"(kind), "+l"(gates));
+        const PromptPart& part = *tile.part;
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const u64 of = part.bias[which | i];
-            scale[i] = ((const float*)part.scales[which | i])[known];
-            bias[i] = of ? ((const float*)of)[known] : 0.0f;
+        for (int h = 0; h < 2; h++) {
+            const u32 which = part.paired ? h : 0, output = tile.outputs(h) * 128 + place * 16 + (threadIdx.x >> 2 & 7);
+            out[h] = (float*)part.out[which] + (u64)(written + first_row) * n_out + output;
+#pragma unroll
+            for (int u = 0; u < 2; u++) {
+                const bool is_known = output + 8 * u < n_out;
+                const u32 known = is_known ? output + 8 * u : 0;
+                is_there |= (u32)is_known << (2 * h + u);
+                scale[h][u] = ((const float*)part.scales[which])[known];
+                bias[h][u] = part.bias[which] ? ((const float*)part.bias[which])[known] : 0.0f;
+            }
         }
     }
 
-    __device__ __forceinline__ float* at(u32 row) const { return out + (u64)(written + first_row + row) * part.n_out + output; }
+    // What undoes the powers of two of a lane's two rows of the eight from `first` on; of rows that are not there, another's.
+    __device__ __forceinline__ float2 factors(u32 first) const {
+        const float* of = (const float*)p.scales + first_row;
+        return make_float2(of[at_most(first + 2 * t, n_rows - 1)], of[at_most(first + 2 * t + 1, n_rows - 1)]);
+    }
 
-    // Rows `first` to `first` + 16 of the tile.
-    __device__ __forceinline__ void write(const PromptSeat& seat, u32 first) const {
-        const u32 n = at_most(n_rows - first, SEAT_ROWS), mine = lane & 15;
-        const float factors = mine < n ? ((const float*)p.scales)[first_row + first + mine] : 0.0f;
-        const float gates = p.gate && mine < n ? sigmoid(((const float*)p.gate)[written + first_row + first + mine]) : 1.0f;
-        if (p.epilogue == PROMPT_GLU) {
-            // Two rows at a time: half the lanes would have nothing to do.
-#pragma unroll 4
-            for (u32 i = 0; i < SEAT_ROWS / 2; i++) {
-                const u32 r = 2 * i + (lane >> 4);
-                const float factor = __shfl_sync(0xffffffffu, factors, r);
-                const float gate = fmaf(seat.rows[r][mine] * factor, scale[0], bias[0]);
-                const float up = fmaf(seat.rows[r][16 + mine] * factor, scale[1], bias[1]);
-                if (is_there && r < n) *at(first + r) = glu(p.glu_kind, p.glu_alpha, p.glu_limit, gate, up);
+    // The lane's two rows of the eight from `first` on, whose sums are the first four.
+    template <int COUNT>
+    __device__ __forceinline__ void write(const float (&sums)[2][COUNT], float2 factors, u32 first) const {
+        const u32 row = first + 2 * t;
+        // A bit for each of the eight numbers that is wanted.
+        const u32 wanted = (row < n_rows ? is_there : 0) | (row + 1 < n_rows ? is_there << 4 : 0);
+        float y[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            y[k] = fmaf(sums[k / 2 % 2][2 * (k % 2) + k / 4] * (k < 4 ? factors.x : factors.y), scale[k / 2 % 2][k % 2], bias[k / 2 % 2][k % 2]);
+        float* to[2] = {out[0] + (u64)row * n_out, out[1] + (u64)row * n_out};
+        const auto at = [&](int k) { return (k & 2 ? to[1] : to[0]) + (k & 4 ? n_out : 0) + 8 * (k & 1); };
+        if (kind == PROMPT_GLU) {
+            float z[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) z[k] = glu(p.glu_kind, p.glu_alpha, p.glu_limit, y[k / 2 * 4 + k % 2], y[k / 2 * 4 + k % 2 + 2]);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (wanted >> (k / 2 * 4 + k % 2) & 1) *at(k / 2 * 4 + k % 2) = z[k];
+        } else if (kind == PROMPT_GLU_JOIN) {
+            // Seldom, and so a loop.
+#pragma unroll 1
+            for (int k = 0; k < 8; k++) {
+                if (wanted >> k & 1) *at(k) = glu(p.glu_kind, p.glu_alpha, p.glu_limit, *at(k), y[0]);
+#pragma unroll
+                for (int i = 0; i < 7; i++) y[i] = y[i + 1];
             }
-            return;
-        }
-#pragma unroll 4
-        for (u32 r = 0; r < n; r++) {
-            const float y = fmaf(seat.rows[r][lane] * __shfl_sync(0xffffffffu, factors, r), scale[0], bias[0]);
-            const float gated = p.gate ? y * __shfl_sync(0xffffffffu, gates, r) : y;
-            float* to = at(first + r);
-            if (!is_there) continue;
-            if (p.epilogue == PROMPT_ADD) add_at(to, gated);
-            else *to = p.epilogue == PROMPT_GLU_JOIN ? glu(p.glu_kind, p.glu_alpha, p.glu_limit, *to, y) : y;
+        } else if (kind == PROMPT_ADD) {
+            if (gates) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float gate = sigmoid(gates[at_most(row + i, n_rows - 1)]);
+#pragma unroll
+                    for (int k = 0; k < 4; k++) y[4 * i + k] *= gate;
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (wanted >> k & 1) add_at(at(k), y[k]);
+        } else if (wanted == 255) {
+#pragma unroll
+            for (int k = 0; k < 8; k++) *at(k) = y[k];
+        } else {
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (wanted >> k & 1) *at(k) = y[k];
         }
     }
 };
 
 template <int N>
-__device__ __forceinline__ void finish_tile(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, PromptSeat& seat,
-                                            float (&sums)[2][N / 2]) {
-    const Lane l;
+__device__ __forceinline__ void finish_tile(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, float (&sums)[2][N / 2]) {
     const PromptOutputs outputs(p, tile, place, written);
+    float2 next = outputs.factors(0);
 #pragma unroll 1
-    for (u32 first = 0; first < tile.n_rows; first += SEAT_ROWS) {
-        __syncwarp();
+    for (u32 first = 0; first < tile.n_rows; first += FINISH_ROWS) {
+#pragma unroll 1
+        for (u32 n = 0; n < FINISH_ROWS; n += 8) {
+            const float2 factors = next;
+            next = outputs.factors(first + n + 8);
+            outputs.write(sums, factors, first + n);
 #pragma unroll
-        for (int n = 0; n < 2; n++)
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-#pragma unroll
-                for (int h = 0; h < 2; h++) seat.rows[8 * n + 2 * l.t + (k & 1)][16 * h + 8 * (k >> 1) + l.g] = sums[h][4 * n + k];
-        __syncwarp();
-        outputs.write(seat, first);
+            for (int i = 0; i < 4; i++) sums[0][i] = sums[0][i + 4], sums[1][i] = sums[1][i + 4];
+        }
         // The next rows' sums move to where these were.
 #pragma unroll
         for (int i = 0; i + 8 < N / 2; i++) sums[0][i] = sums[0][i + 8], sums[1][i] = sums[1][i + 8];

@@ -7,21 +7,21 @@
 #include "prompt_sums.cuh"
 
 template <class F, int N>
-__device__ __forceinline__ void make_tile(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, PromptSeat& seat, PromptRing& inputs, PromptRing& weights) {
+__device__ __forceinline__ void make_tile(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, PromptRing& inputs, PromptRing& weights) {
     PromptSums<N> sums;
 #pragma unroll
     for (int i = 0; i < N / 2; i++) sums[0][i] = 0.0f, sums[1][i] = 0.0f;
     sum_tile<F, N>(sums, tile, place, inputs, weights);
-    finish_tile<N>(p, tile, place, written, seat, sums);
+    finish_tile<N>(p, tile, place, written, sums);
 }
 
 // The end of a tile stands once for each format: where sums of several came together in one place, the compiler found too few
 // registers and put every wgmma by itself. PROMPT_FORMATS: what a module knows.
 template <int N>
-__device__ __forceinline__ void make_tile_of(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, PromptSeat& seat, PromptRing& inputs,
+__device__ __forceinline__ void make_tile_of(const PromptParams& p, const PromptTile& tile, u32 place, u32 written, PromptRing& inputs,
                                              PromptRing& weights) {
 #define MAKE(ID, F) \
-    case ID: return make_tile<F, N>(p, tile, place, written, seat, inputs, weights);
+    case ID: return make_tile<F, N>(p, tile, place, written, inputs, weights);
     switch (tile.part->format) { PROMPT_FORMATS(MAKE) }
 #undef MAKE
 }
@@ -70,8 +70,7 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
     extern __shared__ __align__(1024) u8 shared[];
     PromptBarriers& barriers = *(PromptBarriers*)shared;
     const u32 base = shared_register(shared), warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
-    PromptSeat* seats = (PromptSeat*)(shared + sizeof(PromptBarriers));
-    const u32 inputs_at = base + (u32)(sizeof(PromptBarriers) + SUM_WARPS * sizeof(PromptSeat));
+    const u32 inputs_at = base + (u32)sizeof(PromptBarriers);
     PromptRing inputs(inputs_at, 2 * (N / 8) * EIGHT_BYTES, p.n_inputs, shared_address(barriers.inputs_full), shared_address(barriers.inputs_empty));
     PromptRing weights(inputs_at + p.n_inputs * inputs.slot_bytes, p.weight_bytes, p.n_weights, shared_address(barriers.weights_full),
                        shared_address(barriers.weights_empty));
@@ -96,11 +95,11 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
             const u32 t = turns.tile(at);
             if (t == NO_TILE) continue;
             if (t >= turns.n_whole) break;
-            make_tile_of<N>(p, PromptTile(p, 0, t, N, rows), warp, written, seats[warp], inputs, weights);
+            make_tile_of<N>(p, PromptTile(p, 0, t, N, rows), warp, written, inputs, weights);
         }
         if constexpr (N == CUT_ROWS)
             for (; at < turns.end; at += gridDim.x)
-                make_tile_of<N / 2>(p, PromptTile(p, turns.whole_units, turns.tile(at) - turns.n_whole, N / 2, rows), warp, written, seats[warp], inputs,
+                make_tile_of<N / 2>(p, PromptTile(p, turns.whole_units, turns.tile(at) - turns.n_whole, N / 2, rows), warp, written, inputs,
                                     weights);
     }
 }

@@ -14,8 +14,8 @@ const WGMMA_THREADS: u32 = 384;
 const MAX_SLOTS: usize = 16;
 /// Eight rows of 64 columns of an image.
 const EIGHT_BYTES: usize = 1024;
-/// Barriers, and a seat for each of eight warps.
-const FIXED_BYTES: usize = 1024 + 8 * 16 * 36 * 4;
+/// Of barriers.
+const FIXED_BYTES: usize = 1024;
 /// Tiles of 16 outputs in a unit.
 const UNIT_TILES: usize = 16;
 /// One in use, one on its way.
@@ -27,25 +27,26 @@ struct Module {
     name: &'static str,
     formats: &'static [u32],
     /// By [`TILE_ROWS`].
-    entries: [&'static str; 3],
+    entries: &'static [&'static str],
 }
 
 macro_rules! module {
-    ($name:literal, $formats:expr) => {
+    ($name:literal, $formats:expr $(, $more:literal)?) => {
         Module {
             name: concat!("prompt_", $name),
             formats: &$formats,
-            entries: [
+            entries: &[
                 concat!("prompt_", $name, "_64"),
                 concat!("prompt_", $name, "_96"),
                 concat!("prompt_", $name, "_128"),
+                $(concat!("prompt_", $name, $more))?
             ],
         }
     };
 }
 
-/// [`Format::id`]s; floats are in each, as they stand beside any other.
-const MODULES: [Module; 9] = [
+/// [`Format::id`]s; floats are in each, as they stand beside any other. Of two that know the same the later is taken.
+const MODULES: [Module; 10] = [
     module!("q4_k", [0, 10, 12]),
     module!("q5_k", [0, 11, 12]),
     module!("q8_0", [0, 5]),
@@ -55,11 +56,12 @@ const MODULES: [Module; 9] = [
     module!("q3_k", [0, 8, 9]),
     module!("iq4", [0, 6, 13]),
     module!("mxfp4", [0, 7]),
+    module!("floats", [0], "_160"),
 ];
 
 /// Rows of a tile. The more, the less often a weight is decoded; the fewer, the less of a tile and of a last turn of the blocks
-/// is idle. Devices without wgmma have registers for the smallest only.
-const TILE_ROWS: [usize; 3] = [64, 96, 128];
+/// is idle. Devices without wgmma have registers for the smallest only, most formats for the first three.
+const TILE_ROWS: [usize; 4] = [64, 96, 128, 160];
 
 /// The tile that can be cut in two.
 const CUT_ROWS: usize = 128;
@@ -186,8 +188,8 @@ impl Cut {
         Self { n_blocks, shared_bytes, has_wgmma: device.sm == 90 }
     }
 
-    /// Index into [`TILE_ROWS`]: with the shortest turns of all blocks for the rows there can be.
-    fn tile_rows(&self, units: usize, bucket: usize) -> usize {
+    /// Index into [`TILE_ROWS`], one of the first `n_sizes`: with the shortest turns of all blocks for the rows there can be.
+    fn tile_rows(&self, n_sizes: usize, units: usize, bucket: usize) -> usize {
         if !self.has_wgmma {
             return 0;
         }
@@ -203,7 +205,7 @@ impl Cut {
             };
             turns * (rows + TILE_COST) + last
         };
-        (0..TILE_ROWS.len()).rev().min_by_key(|i| cost(TILE_ROWS[*i])).unwrap_or(0)
+        (0..n_sizes).rev().min_by_key(|i| cost(TILE_ROWS[*i])).unwrap_or(0)
     }
 
     /// Slots for weights, and for inputs of 128 columns, of `input_bytes` each.
@@ -349,7 +351,11 @@ impl Tiles {
                 n_units += part.units();
             }
             let slot_bytes = known.iter().map(PromptPart::slot_bytes).max().unwrap_or(0);
-            let tile_rows = self.cut.tile_rows(n_units + long.units * (long.turns - 1), input.bucket);
+            let tile_rows = self.cut.tile_rows(
+                module.entries.len(),
+                n_units + long.units * (long.turns - 1),
+                input.bucket,
+            );
             let input_bytes = 2 * TILE_ROWS[tile_rows] / 8 * EIGHT_BYTES;
             let (n_weights, n_inputs) = self.cut.slots(slot_bytes, input_bytes);
             let params = PromptParams {
@@ -438,7 +444,7 @@ mod tests {
             DType::all().filter_map(Format::of).map(|f| UNIT_TILES * f.stage_bytes()).max().unwrap();
         // H100 and H200; the least shared memory of the others, RTX 30 and 40.
         for (cut, rows) in [
-            (Cut { n_blocks: 132, shared_bytes: 227 * 1024, has_wgmma: true }, TILE_ROWS[2]),
+            (Cut { n_blocks: 132, shared_bytes: 227 * 1024, has_wgmma: true }, TILE_ROWS[3]),
             (Cut { n_blocks: 82, shared_bytes: 99 * 1024, has_wgmma: false }, TILE_ROWS[0]),
         ] {
             let (n_weights, n_inputs) = cut.slots(largest, rows * 256);
@@ -450,15 +456,18 @@ mod tests {
     #[rustfmt::skip]
     fn tiles_are_cut_so_that_few_blocks_idle_in_the_last_turn() {
         let cut = Cut { n_blocks: 132, shared_bytes: 227 * 1024, has_wgmma: true };
-        //  units, bucket, rows of a tile
-        for (units, bucket, want, why) in [
-            ( 20,  64,  64, "a short prompt"),
-            ( 20, 512,  96, "120 tiles in one turn"),
-            ( 66, 512, 128, "264 tiles in two turns"),
-            (136, 512, 128, "four turns, and 32 tiles of half the rows"),
+        //  units, bucket, rows of a tile, sizes there are
+        for (units, bucket, want, n_sizes, why) in [
+            ( 20,   64,  64, 3, "a short prompt"),
+            ( 20,  512,  96, 3, "120 tiles in one turn"),
+            ( 66,  512, 128, 3, "264 tiles in two turns"),
+            (136,  512, 128, 3, "four turns, and 32 tiles of half the rows"),
+            ( 10, 2048, 128, 3, "one turn, and 28 tiles of half the rows"),
+            ( 10, 2048, 160, 4, "130 tiles in one turn"),
+            ( 72, 2048, 128, 4, "nine turns"),
         ] {
-            assert_eq!(TILE_ROWS[cut.tile_rows(units, bucket)], want, "{why}");
+            assert_eq!(TILE_ROWS[cut.tile_rows(n_sizes, units, bucket)], want, "{why}");
         }
-        assert_eq!(Cut { has_wgmma: false, ..cut }.tile_rows(66, 512), 0);
+        assert_eq!(Cut { has_wgmma: false, ..cut }.tile_rows(3, 66, 512), 0);
     }
 }
