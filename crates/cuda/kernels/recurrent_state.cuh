@@ -48,9 +48,11 @@ struct Part {
 
 // A lane's numbers of it. In registers all loops over them are unrolled; in shared memory they are short, and code that is
 // run once or twice costs what fetching it costs.
-template <u32 COUNT>
+// AHEAD: vectors are read a step before they are met, for which a whole S leaves no registers.
+template <u32 COUNT, bool READS_AHEAD = false>
 struct RegisterState {
     static constexpr u32 N = COUNT, UNROLL = COUNT;
+    static constexpr bool AHEAD = READS_AHEAD;
     float4 s[COUNT];
     __device__ __forceinline__ float4 get(u32 i) const { return s[i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[i] = x; }
@@ -58,6 +60,7 @@ struct RegisterState {
 template <u32 COUNT, u32 AT_ONCE = 1>
 struct SharedState {
     static constexpr u32 N = COUNT, UNROLL = AT_ONCE;
+    static constexpr bool AHEAD = false;
     float4* s;  // the lane's first; a warp's lie side by side
     __device__ __forceinline__ float4 get(u32 i) const { return s[32 * i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[32 * i] = x; }
@@ -120,18 +123,23 @@ __device__ __forceinline__ void store_state(const State& state, Part part, float
 // each, are the eight columns of B; no row meets another's numbers. Sums of 32 channels, then of two such, then of two of
 // those: whoever shares out channels adds up what this adds up. `vector_at(row)`: the lane's vector of the four rows from
 // `row` on, a query where lane / 4 is even. `sum_at(row, is_key)`: where the sums of the warp's columns go. GROUPS of four
-// rows at a time: all 16 unrolled were slower to fetch than to run.
-template <u32 GROUPS, typename State, typename VectorAt, typename SumAt>
+// rows at a time: all 16 unrolled were slower to fetch than to run. ALL: of 16 rows, whatever is wanted; without branches between
+// products these wait for each other less.
+template <u32 GROUPS, bool ALL = false, typename State, typename VectorAt, typename SumAt>
 __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 wanted, VectorAt vector_at, SumAt sum_at) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
 #pragma unroll 1
-    for (u32 first = 0; wanted >> first; first += 4 * GROUPS) {
-        if (!(wanted >> first & ((1u << 4 * GROUPS) - 1))) continue;
-        const bool has_second = wanted >> first >> 4;
+    for (u32 first = 0; ALL ? first < TILE : wanted >> first; first += 4 * GROUPS) {
+        if (!ALL && !(wanted >> first & ((1u << 4 * GROUPS) - 1))) continue;
+        const bool has_second = ALL || wanted >> first >> 4;
         float sum[GROUPS][4], half[GROUPS][4];
         const float* from[GROUPS];
 #pragma unroll
         for (u32 n = 0; n < GROUPS; n++) from[n] = vector_at(first + 4 * n) + channel + 2 * t;
+        float2 ahead[GROUPS];
+        if constexpr (State::AHEAD)
+#pragma unroll
+            for (u32 n = 0; n < GROUPS; n++) ahead[n] = *(const float2*)from[n];
 #pragma unroll
         for (u32 quarter = 0; quarter < State::N / 4; quarter++) {
             float high[GROUPS][4], left[GROUPS][4], right[GROUPS][4];
@@ -147,7 +155,13 @@ __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 
 #pragma unroll
                 for (u32 n = 0; n < GROUPS; n++) {
                     if (n > 0 && !has_second) continue;
-                    const float2 v = *(const float2*)(from[n] + 8 * i);
+                    float2 v;
+                    if constexpr (State::AHEAD) {
+                        v = ahead[n];
+                        if (i + 1 < State::N) ahead[n] = *(const float2*)(from[n] + 8 * (i + 1));
+                    } else {
+                        v = *(const float2*)(from[n] + 8 * i);
+                    }
                     const Split x0 = split(v.x), x1 = split(v.y);
                     mma_tf32(high[n], whole, x0.high, x1.high);
                     mma_tf32(left[n], rest, x0.high, x1.high);
@@ -167,7 +181,7 @@ __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 
 #pragma unroll
         for (u32 n = 0; n < GROUPS; n++) {
             const u32 row = first + 4 * n + t;
-            if (!(wanted >> row & 1)) continue;
+            if (!ALL && !(wanted >> row & 1)) continue;
             *(float2*)(sum_at(row, 0) + 2 * g) = make_float2(sum[n][0], sum[n][2]);
             *(float2*)(sum_at(row, 1) + 2 * g) = make_float2(sum[n][1], sum[n][3]);
         }
@@ -204,10 +218,13 @@ struct Folded {
     const float *key, *delta;
 };
 
-// to = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T. `row_at` finds row j's key and delta, `g_at` its g.
-template <typename State, typename RowAt, typename GAt>
-__device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 key_dim, u32 value_dim, RowAt row_at, GAt g_at) {
-    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = part.column + 2 * g;
+// What is left of each of 16 rows at their end, by row in `each`, and of what was before them.
+struct FoldWeights {
+    float each, all;
+};
+template <typename GAt>
+__device__ __forceinline__ FoldWeights fold_weights(GAt g_at) {
+    const u32 lane = threadIdx.x & 31;
     float decay = g_at(lane % GRID);
 #pragma unroll
     for (u32 step = 1; step < GRID; step *= 2) {
@@ -215,7 +232,14 @@ __device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 k
         if (lane % GRID + step < GRID) decay += other;
     }
     const float after = __shfl_down_sync(0xffffffffu, decay, 1, GRID);
-    const float weight = quick_exp(lane % GRID + 1 < GRID ? after : 0.0f), all = quick_exp(__shfl_sync(0xffffffffu, decay, 0));
+    return {quick_exp(lane % GRID + 1 < GRID ? after : 0.0f), quick_exp(__shfl_sync(0xffffffffu, decay, 0))};
+}
+
+// to = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T. `row_at` finds row j's key and delta, `weight_at` what is left
+// of it; `all`: of s.
+template <typename State, typename RowAt, typename WeightAt>
+__device__ __forceinline__ void fold_weighed(State& to, const State& s, Part part, u32 key_dim, u32 value_dim, RowAt row_at, WeightAt weight_at, float all) {
+    const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = part.column + 2 * g;
     Split deltas[2][4];
     const float* keys[2][2];
 #pragma unroll
@@ -226,7 +250,7 @@ __device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 k
             const Folded row = row_at(j);
             float2 delta = make_float2(0.0f, 0.0f);
             if (column < value_dim) delta = *(const float2*)(row.delta + column);
-            const float w = __shfl_sync(0xffffffffu, weight, j);
+            const float w = weight_at(j);
             deltas[half][2 * i] = split(w * delta.x);
             deltas[half][2 * i + 1] = split(w * delta.y);
             keys[half][i] = row.key;
@@ -259,4 +283,12 @@ __device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 k
         for (u32 n = 0; n < 4; n++) sum[n] = high[n] + (left[n] + right[n]);
         to.set(i, make_float4(__fmaf_rn(all, x.x, sum[0]), __fmaf_rn(all, x.y, sum[1]), __fmaf_rn(all, x.z, sum[2]), __fmaf_rn(all, x.w, sum[3])));
     }
+}
+
+// The same with each row's g, by `g_at`.
+template <typename State, typename RowAt, typename GAt>
+__device__ __forceinline__ void fold(State& to, const State& s, Part part, u32 key_dim, u32 value_dim, RowAt row_at, GAt g_at) {
+    const FoldWeights weights = fold_weights(g_at);
+    const auto weight_at = [&](u32 j) { return __shfl_sync(0xffffffffu, weights.each, j); };
+    fold_weighed(to, s, part, key_dim, value_dim, row_at, weight_at, weights.all);
 }

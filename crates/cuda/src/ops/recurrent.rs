@@ -52,19 +52,16 @@ const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
     + 8 * TILE
     + 1;
 
-/// `RuleRoom` of `recurrent_walk.cu`, in words, for so many columns a block.
-const fn walk_room(columns: usize) -> usize {
-    4 * TILE * (STRIDE + columns + 1)
-        + DIM * columns
-        + 2 * TILE * (STRIDE + 4 * 2 * columns + 2 * REACH + 2 * TILE + 3)
-}
-/// Warps of it.
-const fn walk_warps(columns: usize) -> usize {
-    columns / 4 + columns / 8
-}
-/// Columns of a block, of which one kernel has few: twice the blocks, where the device runs them at once.
-const WALK_COLUMNS: usize = 64;
-const FEW_COLUMNS: usize = 32;
+/// `RuleRoom` of `recurrent_rule.cu`, in words.
+const WALK_ROOM: usize = 5 * TILE * STRIDE
+    + 4 * TILE * (WALK_COLUMNS + 1)
+    + 3 * TILE * (STRIDE + 2 * REACH + 2 * TILE + 3)
+    + 2 * 4 * TILE * 2 * WALK_COLUMNS
+    + 2 * TILE
+    + 4;
+/// Its threads, and the columns of a block.
+const WALK_THREADS: u32 = 512;
+const WALK_COLUMNS: usize = 32;
 const KEEPERS: usize = 8;
 /// From which bucket on prompts have launches of their own.
 const WALK_BUCKET: usize = 128;
@@ -291,7 +288,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && has_walk(bucket)
         && prepare.is_some()
         && rule.is_some()
-        && 4 * walk_room(WALK_COLUMNS) <= device.max_shared_bytes;
+        && 4 * WALK_ROOM <= device.max_shared_bytes;
     let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
     // A sequence has at least one row, so there are no more of them than rows, nor than slots.
     let n_seqs = bucket.min(cx.state.slots);
@@ -345,21 +342,15 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         walked: walked_at(cx.base + cx.memory.walked as u64, bucket * shape.value_heads),
     };
     if walks != Walks::None {
-        let launch =
-            |entry, grid, threads, bytes| cx.launch(("recurrent_walk", entry), grid, threads, bytes, &params);
+        let launch = |entry, grid| cx.launch(("recurrent_walk", entry), grid, THREADS, 0, &params);
         let n_parts = 2 * shape.key_heads + shape.value_heads;
         // Of a prompt at most the first and the last block are short of rows.
         let n_blocks = bucket / TILE + 2 * walks.most_seqs(bucket, cx.state.slots);
-        launch("walk_prepare", [n_parts + 1, bucket.div_ceil(8), 1], THREADS, 0)?;
-        launch("walk_weigh", [shape.key_heads, n_blocks, 1], THREADS, 0)?;
-        // A lone head keeps to the other kernel, so that the op table runs both.
-        let has_few =
-            shape.value_heads > 1 && DIM / FEW_COLUMNS * shape.value_heads <= device.n_multiprocessors;
-        let (rule, columns) =
-            if has_few { ("walk_rule_32", FEW_COLUMNS) } else { ("walk_rule_64", WALK_COLUMNS) };
-        let grid = [DIM / columns * shape.value_heads, n_seqs, 1];
-        launch(rule, grid, 32 * walk_warps(columns) as u32, 4 * walk_room(columns))?;
-        launch("walk_finish", [shape.value_heads.div_ceil(8) + KEEPERS, bucket, 1], THREADS, 0)?;
+        launch("walk_prepare", [n_parts + 1, bucket.div_ceil(64), 1])?;
+        launch("walk_weigh", [shape.key_heads, n_blocks, 1])?;
+        let grid = [DIM / WALK_COLUMNS * shape.value_heads, n_seqs, 1];
+        cx.launch(("recurrent_rule", "walk_rule"), grid, WALK_THREADS, 4 * WALK_ROOM, &params)?;
+        launch("walk_finish", [shape.value_heads.div_ceil(8) + KEEPERS, bucket, 1])?;
     }
     if walks == Walks::All {
         return Ok(());
