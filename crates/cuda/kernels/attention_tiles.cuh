@@ -34,9 +34,8 @@ struct Pair {
     u32 from, end; // positions it sees
     float max, total, shrink;
     u32 head;      // ~0: none
-    // Of a walk: all chunks so far, and what they and the last one are to be multiplied by.
+    // Of a walk: all chunks so far.
     Merge all;
-    float2 factors;
 };
 
 // Rows and the part of the context that a block works on.
@@ -61,11 +60,11 @@ struct Ahead {
 // What a block does; tails see rows along their path.
 enum Kind { SHARED, TAIL, WALK };
 
-template <int D, int MT, bool BF16>
+template <int D, int MT, bool BF16, u32 TILE_WARPS = 8, class LAYOUT = Layout<D, MT>>
 struct Attend {
-    using L = Layout<D, MT>;
+    using L = LAYOUT;
     // Eight warps to each tile of 16 pairs: of 8 positions each for the scores, of an eighth of the channels for the values.
-    static constexpr u32 NT = D / 64, M = 16 * MT, N_WARPS = 8 * MT, N_THREADS = 32 * N_WARPS;
+    static constexpr u32 NT = D / 64, M = 16 * MT, N_WARPS = TILE_WARPS * MT, N_THREADS = 32 * N_WARPS;
     const Attention& p;
     u8* room;
     Kind kind;
@@ -78,7 +77,7 @@ struct Attend {
     __device__ __forceinline__ void find_pairs(const Work& w) const {
         const u32 m = threadIdx.x, group = p.heads / p.kv_heads;
         if (m >= M) return;
-        Pair pair = {0, 0, 0, 0, -INFINITY_F, 0.0f, 0.0f, ~0u, {-INFINITY_F, 0.0f}, {0.0f, 0.0f}};
+        Pair pair = {0, 0, 0, 0, -INFINITY_F, 0.0f, 0.0f, ~0u, {-INFINITY_F, 0.0f}};
         if (m < w.n_rows * group) {
             const u32 index = w.first_index + m / group;
             pair.row = p.step.seq_rows[index];

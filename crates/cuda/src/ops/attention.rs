@@ -15,8 +15,9 @@ const ROWS: usize = 64;
 /// Of the kernels on tensor cores: rows of a launch, and `MAX_CHUNKS` of `attention_parts.cuh`.
 const TILE_ROWS: usize = 32;
 const MAX_CHUNKS: usize = 124;
-/// Tiles of the wider kernels.
+/// Tiles of the wider kernels, and of those for prompts.
 const WIDE: usize = 3;
+const WALK_TILES: usize = 4;
 /// From which bucket on prompts' rows have a launch of their own.
 const WALK_BUCKET: usize = 128;
 /// Channels of a head at most: a thread each.
@@ -180,21 +181,33 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
     cx.launch(("attention_prepare", "attention_prepare"), grid, 128, 4 * 4 * op.head_dim, &params)
 }
 
-/// `Layout` of `attention_tiles.cuh`, for tiles of so many times 16 (row, head) pairs.
+/// `STAGES` and `Pair` of `attention_tiles.cuh`.
+fn page_bytes(d: usize, has_room: bool) -> usize {
+    let page = PAGE * (2 * d + 64) + PAGE * (2 * d + 16);
+    if d < 256 || has_room { 2 * page } else { page }
+}
+const PAIR: usize = 40;
+/// Weights of a tile's 16 (row, head) pairs for a page, as two numbers.
+const WEIGHTS: usize = 2 * 16 * (2 * PAGE + 16);
+
+/// `Layout` of `attention_tiles.cuh`, for so many tiles.
 fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
-    let (page, pair) = (PAGE * (2 * d + 64) + PAGE * (2 * d + 16), 48);
-    // `STAGES`
-    let pages = if d < 256 || has_room { 2 * page } else { page };
     // `Ahead`
     let ahead = 72;
-    pages + tiles * (64 * d + 16 * 4 * (PAGE + 4) + 2 * 16 * (2 * PAGE + 16) + 16 * pair) + 8 * PAGE + ahead
+    page_bytes(d, has_room) + tiles * (64 * d + 16 * 4 * (PAGE + 4) + WEIGHTS + 16 * PAIR) + 8 * PAGE + ahead
+}
+
+/// `WalkLayout` of `attention_walk.cuh`: without scores, with what two warps hand each other.
+fn walk_bytes(d: usize, has_room: bool) -> usize {
+    page_bytes(d, has_room) + WALK_TILES * (64 * d + WEIGHTS + 32 * 16 + 2 * 16 * 4 + 16 * PAIR)
 }
 
 fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let bucket = cx.capacity(op.q) as usize;
     let device = cx.gpu.device;
     // More pairs share a page as soon as one tile does not hold them.
-    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, matches!(device.sm, 90 | 100));
+    let has_room = matches!(device.sm, 90 | 100);
+    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, has_room);
     let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
     let tiles = if is_wide { WIDE } else { 1 };
     let threads = 256 * tiles as u32;
@@ -207,7 +220,8 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         .rev()
         .find(|n| group.is_multiple_of(*n) && n * bucket * op.kv_heads <= device.n_multiprocessors)
         .unwrap_or(1);
-    let walks = if is_wide && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
+    let can_walk = walk_bytes(op.head_dim, has_room) <= device.max_shared_bytes;
+    let walks = if can_walk && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
     let mut params = AttentionParams {
         n_shared: n_shared as u32,
         n_counters,
@@ -217,9 +231,10 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     };
     if walks != Walks::None {
         // A sequence's last group may be short of rows.
-        let n_groups = bucket.div_ceil(16 * WIDE / group) + walks.most_seqs(bucket, cx.state.slots);
+        let n_groups = bucket.div_ceil(16 * WALK_TILES / group) + walks.most_seqs(bucket, cx.state.slots);
         let kernel = tile_entry(cx.state.kv, op.head_dim, Tiles::Walk);
-        cx.launch(kernel, [n_groups * op.kv_heads, 1, 1], threads, bytes(WIDE), &params)?;
+        let grid = [n_groups * op.kv_heads, 1, 1];
+        cx.launch(kernel, grid, 64 * WALK_TILES as u32, walk_bytes(op.head_dim, has_room), &params)?;
     }
     if walks == Walks::All {
         return Ok(());
