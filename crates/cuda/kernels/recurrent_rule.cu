@@ -141,7 +141,7 @@ struct WalkCopies {
 // Of the warps that have S.
 struct WalkState {
     const Walk& walk;
-    RegisterState<DIM / 4 / 8, true> s;
+    RegisterState<DIM / 4 / 8> s;
     Part part;
 
     __device__ __forceinline__ Folded folded(u32 number, u32 j) const {

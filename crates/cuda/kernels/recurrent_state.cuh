@@ -48,11 +48,9 @@ struct Part {
 
 // A lane's numbers of it. In registers all loops over them are unrolled; in shared memory they are short, and code that is
 // run once or twice costs what fetching it costs.
-// AHEAD: vectors are read a step before they are met, for which a whole S leaves no registers.
-template <u32 COUNT, bool READS_AHEAD = false>
+template <u32 COUNT>
 struct RegisterState {
     static constexpr u32 N = COUNT, UNROLL = COUNT;
-    static constexpr bool AHEAD = READS_AHEAD;
     float4 s[COUNT];
     __device__ __forceinline__ float4 get(u32 i) const { return s[i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[i] = x; }
@@ -60,7 +58,6 @@ struct RegisterState {
 template <u32 COUNT, u32 AT_ONCE = 1>
 struct SharedState {
     static constexpr u32 N = COUNT, UNROLL = AT_ONCE;
-    static constexpr bool AHEAD = false;
     float4* s;  // the lane's first; a warp's lie side by side
     __device__ __forceinline__ float4 get(u32 i) const { return s[32 * i]; }
     __device__ __forceinline__ void set(u32 i, float4 x) { s[32 * i] = x; }
@@ -123,8 +120,8 @@ __device__ __forceinline__ void store_state(const State& state, Part part, float
 // each, are the eight columns of B; no row meets another's numbers. Sums of 32 channels, then of two such, then of two of
 // those: whoever shares out channels adds up what this adds up. `vector_at(row)`: the lane's vector of the four rows from
 // `row` on, a query where lane / 4 is even. `sum_at(row, is_key)`: where the sums of the warp's columns go. GROUPS of four
-// rows at a time: all 16 unrolled were slower to fetch than to run. ALL: of 16 rows, whatever is wanted; without branches between
-// products these wait for each other less.
+// rows at a time: all 16 unrolled were slower to fetch than to run. ALL: of 16 rows, whatever is wanted, and vectors are
+// read a step before they are met: of a quarter of S, which leaves the registers.
 template <u32 GROUPS, bool ALL = false, typename State, typename VectorAt, typename SumAt>
 __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 wanted, VectorAt vector_at, SumAt sum_at) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
@@ -137,7 +134,7 @@ __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 
 #pragma unroll
         for (u32 n = 0; n < GROUPS; n++) from[n] = vector_at(first + 4 * n) + channel + 2 * t;
         float2 ahead[GROUPS];
-        if constexpr (State::AHEAD)
+        if constexpr (ALL)
 #pragma unroll
             for (u32 n = 0; n < GROUPS; n++) ahead[n] = *(const float2*)from[n];
 #pragma unroll
@@ -156,7 +153,7 @@ __device__ __forceinline__ void state_products(const State& s, u32 channel, u32 
                 for (u32 n = 0; n < GROUPS; n++) {
                     if (n > 0 && !has_second) continue;
                     float2 v;
-                    if constexpr (State::AHEAD) {
+                    if constexpr (ALL) {
                         v = ahead[n];
                         if (i + 1 < State::N) ahead[n] = *(const float2*)(from[n] + 8 * (i + 1));
                     } else {
