@@ -2,8 +2,8 @@
 //!
 //!   cargo run -p xtask -- check-kernels [--write]   compiles every kernel where there is no device, and compares
 //!                                                   registers and spills with crates/cuda/registers.txt
-//!   cargo run -p xtask -- build-kernels             compiles them for every release target into target/kernels, which
-//!                                                   `cargo build --release --features cubins` embeds
+//!   cargo run -p xtask -- build-kernels [sm_90a ...] compiles them for every release target, or those named, into
+//!                                                   target/kernels, which `cargo build --release --features cubins` embeds
 //!
 //! Both need NVRTC: `tests/fetch-nvrtc` brings it, and says what to set.
 
@@ -31,8 +31,8 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["check-kernels"] => check(false),
         ["check-kernels", "--write"] => check(true),
-        ["build-kernels"] => build(),
-        _ => Err("one of: check-kernels [--write], build-kernels".into()),
+        ["build-kernels", named @ ..] => named_arches(named).and_then(|arches| build(&arches)),
+        _ => Err("one of: check-kernels [--write], build-kernels [target ...]".into()),
     };
     match done {
         Ok(said) => {
@@ -106,10 +106,19 @@ fn check(write: bool) -> Result<String, String> {
     ))
 }
 
-fn build() -> Result<String, String> {
+/// All release targets where none is named.
+fn named_arches(named: &[&str]) -> Result<Vec<&'static str>, String> {
+    let unknown = named.iter().find(|arch| !RELEASE_ARCHES.contains(arch));
+    if let Some(arch) = unknown {
+        return Err(format!("`{arch}` is no release target: {}", RELEASE_ARCHES.join(", ")));
+    }
+    Ok(RELEASE_ARCHES.into_iter().filter(|arch| named.is_empty() || named.contains(arch)).collect())
+}
+
+fn build(arches: &[&'static str]) -> Result<String, String> {
     need_nvrtc()?;
     let mut archive = Vec::new();
-    for Compiled { module, arch, code } in compile_all(&RELEASE_ARCHES)? {
+    for Compiled { module, arch, code } in compile_all(arches)? {
         append(&mut archive, module, arch, source_hash(module), &code);
     }
     let folder = root().join("target/kernels");
@@ -117,5 +126,5 @@ fn build() -> Result<String, String> {
     std::fs::create_dir_all(&folder)
         .and_then(|()| std::fs::write(&path, &archive))
         .map_err(|e| format!("{}: {e}", path.display()))?;
-    Ok(format!("target/kernels/cubins.bin: {} bytes for {}", archive.len(), RELEASE_ARCHES.join(", ")))
+    Ok(format!("target/kernels/cubins.bin: {} bytes for {}", archive.len(), arches.join(", ")))
 }
