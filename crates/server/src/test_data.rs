@@ -6,12 +6,15 @@ use std::sync::Arc;
 use overdraft_formats::tokenizer::Tokenizer;
 use serde_json::Value;
 
+#[path = "../../formats/tests/data/pycoder.rs"]
+mod pycoder;
+
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
 pub(crate) fn demo_tokenizer() -> Arc<Tokenizer> {
-    let read =
-        |end: &str| std::fs::read(format!("{CRATE}/../formats/tests/data/pycoder-tokenizer{end}")).unwrap();
-    let (json, config) = (read(".json"), read("_config.json"));
+    let json = pycoder::tokenizer_json();
+    let config =
+        std::fs::read(format!("{CRATE}/../formats/tests/data/pycoder-tokenizer_config.json")).unwrap();
     Arc::new(Tokenizer::from_tokenizer_json("tokenizer.json", &json, Some(&config), None).unwrap())
 }
 

@@ -11,9 +11,9 @@ use tokenizers::Tokenizer as Oracle;
 pub(crate) const REAL: [&str; 5] =
     ["tokenizer-qwen3", "tokenizer-qwen2_5", "tokenizer-gptoss", "tokenizer-llama3_2", "tokenizer-llama3"];
 
-pub(crate) fn pycoder() -> Vec<u8> {
-    own("pycoder-tokenizer.json")
-}
+#[path = "../data/pycoder.rs"]
+mod pycoder;
+pub(crate) use pycoder::tokenizer_json as pycoder;
 
 pub(crate) fn own(name: &str) -> Vec<u8> {
     std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)).unwrap()
