@@ -41,8 +41,8 @@ mod tests {
                 assert!(left.is_empty() || left.starts_with("//"), "{name}: {whole}");
                 assert!(!bare.contains("//"), "{name}: {bare}");
                 if bare.starts_with("#include") {
-                    let is_ours = |h: &&(&str, &str)| bare == format!("#include \"{}\"", h.0);
-                    assert!(HEADERS.iter().any(|h| is_ours(&h)), "{name}: {bare}");
+                    let is_ours = HEADERS.iter().any(|h| bare == format!("#include \"{}\"", h.0));
+                    assert!(is_ours, "{name}: {bare}");
                 }
             }
         }

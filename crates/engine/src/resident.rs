@@ -32,8 +32,8 @@ const AHEAD: usize = 2;
 /// Positions past what the host knows to be committed that such rounds can touch.
 const FURTHEST: usize = AHEAD * MAX_ENTERING + SLACK;
 // Each combination of these is a round of its own to be recorded, and a device keeps 32 as graphs. Its first two runs are launched
-// and captured, node by node: with 28 kinds of a lone text an H200 idled 41 % of 8 prompts of HumanEval under `auto`, 128 ms of 313
-// (160 kinds: 43 %; 2 % under a chain of 7, which is one).
+// and captured, node by node. With 28 kinds of a lone text an H200 idled 41 % of 8 prompts of HumanEval under `auto`, 128 ms of 313,
+// which is taken to be for that (160 kinds: 43 %; 2 % under a chain of 7, which is one kind); with 14 it was not measured.
 /// Depths of a draft are asked for in steps of so many.
 const DEPTH_STEP: usize = 8;
 /// Rows to verify.
