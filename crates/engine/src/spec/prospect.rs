@@ -39,10 +39,9 @@ impl Prospect {
             let offered = tree.nodes()[1..].iter().filter(|n| n.parent == at && n.source == Source::Draft);
             let Some(best) = offered.map(|n| n.logp).reduce(f32::max) else { break };
             let next = verdict.path.get(depth);
-            let lesson = (1.0, f64::from(best).exp(), f64::from(u8::from(next.is_some())));
-            reached.times = reached.times * DECAY + lesson.0;
-            reached.said = reached.said * DECAY + lesson.1;
-            reached.went_on = reached.went_on * DECAY + lesson.2;
+            reached.times = reached.times * DECAY + 1.0;
+            reached.said = reached.said * DECAY + f64::from(best).exp();
+            reached.went_on = reached.went_on * DECAY + f64::from(u8::from(next.is_some()));
             let Some(next) = next else { break };
             at = *next;
         }
