@@ -75,7 +75,8 @@ test('a full house says when to come back, and lets in once there is room', asyn
     const page = await visit(browser, server.address, { settings: brief, allowed: [refusedByServer] });
     await met(page);
     const leave = new AbortController();
-    const body = JSON.stringify({ prompt: ENDLESS, ignore_eos: true, temperature: 0, stream: true });
+    // Without a limit a completion has 16 tokens, and may be over before the page has asked.
+    const body = JSON.stringify({ prompt: ENDLESS, ignore_eos: true, max_tokens: 16_000, temperature: 0, stream: true });
     const holding = await fetch(`${server.address}/v1/completions`, { method: 'POST', headers: { 'content-type': 'application/json' }, body, signal: leave.signal });
     await say(page, 'Hi');
     await page.locator('.trouble:visible').waitFor();
