@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::backend::{Backend, BackendError, DeviceUse, PlanId, StateId};
+use crate::host_rounds::HostRounds;
 use crate::plan::{Act, Choice, Plan};
 use crate::round::{Outcome, Resident, RoundId, RoundSpec, Terms};
-use crate::round_definition::HostRounds;
 use crate::state::StateSpec;
 use crate::step::Step;
 use crate::weights::Weights;

@@ -7,6 +7,7 @@
 mod backend;
 mod defined_rounds;
 pub mod draw;
+mod host_rounds;
 mod op;
 mod plan;
 mod recorder;
@@ -18,6 +19,7 @@ mod weights;
 
 pub use backend::{Backend, BackendError, DeviceUse, Footprint, PlanId, StateId};
 pub use defined_rounds::DefinedRounds;
+pub use host_rounds::HostRounds;
 pub use op::*;
 pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;
@@ -25,7 +27,7 @@ pub use round::{
     Fate, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, MAX_STOP_IDS, Member, Outcome, Pace,
     Resident, RoundId, RoundNode, RoundSpec, Terms,
 };
-pub use round_definition::{HostRounds, accept, cut, grow};
+pub use round_definition::{accept, cut, grow};
 pub use state::{
     AttentionState, CONV_ROWS, GRID, KvType, LayerState, MAX_DRAFT_DEPTH, NO_PAGE, PAGE, RecurrentState,
     Retention, StateSpec, TAP_ROWS, WINDOW_ROWS, grid_of,
