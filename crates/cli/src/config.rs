@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Sampling, Witness};
+use overdraft_engine::{Drawing, Sampling, Witness};
 use overdraft_models::RecommendedSampling;
 use overdraft_plan::KvType;
 use serde_json::{Value, json};
@@ -171,12 +171,12 @@ impl Answering {
 
 /// Flags first, then what the model recommends, then greedy.
 fn sampling(args: &SamplingArgs, model: &RecommendedSampling) -> Sampling {
-    let off = Sampling::default();
+    let off = Drawing::default();
     let varied = args.top_k.is_some() || args.top_p.is_some() || args.min_p.is_some() || args.seed.is_some();
     let temperature = args.temperature.or(model.temperature);
     let temperature = temperature.unwrap_or(if varied { 1.0 } else { off.temperature });
     let new_seed = || if temperature > 0.0 { fresh_seed() } else { off.seed };
-    Sampling {
+    let drawing = Drawing {
         temperature,
         top_k: args.top_k.or(model.top_k).unwrap_or(off.top_k),
         top_p: args.top_p.or(model.top_p).unwrap_or(off.top_p),
@@ -187,10 +187,10 @@ fn sampling(args: &SamplingArgs, model: &RecommendedSampling) -> Sampling {
             .unwrap_or(off.repetition_penalty),
         frequency_penalty: args.frequency_penalty.unwrap_or(off.frequency_penalty),
         presence_penalty: args.presence_penalty.unwrap_or(off.presence_penalty),
-        bias: args.logit_bias.clone(),
         seed: args.seed.unwrap_or_else(new_seed),
         choice: off.choice,
-    }
+    };
+    Sampling { drawing, bias: args.logit_bias.clone() }
 }
 
 /// Kept below 2^32 so that it is exact in every JSON reader and easy to type again.
@@ -201,9 +201,8 @@ fn fresh_seed() -> u64 {
 
 /// Everything that decided the text and its speed, for programs.
 pub(crate) fn as_json(machine: &Machine, answering: &Answering, context: usize, chat: bool) -> Value {
-    let s = &answering.sampling;
-    let bias: Vec<Value> = s
-        .bias
+    let Sampling { drawing: s, bias } = &answering.sampling;
+    let bias: Vec<Value> = bias
         .iter()
         // JSON has no infinity.
         .map(|(id, v)| json!([id, if v.is_finite() { json!(v) } else { json!(v.to_string()) }]))
@@ -260,7 +259,7 @@ mod tests {
         top_p: f32,
         case: &str,
     ) {
-        let s = sampling(&args, model);
+        let s = sampling(&args, model).drawing;
         assert_eq!((s.temperature, s.top_k, s.top_p), (temperature, top_k, top_p), "{case}");
         assert!(temperature > 0.0 || s.seed == 0, "{case}: greedy has no seed");
     }

@@ -19,7 +19,7 @@ use overdraft_engine::spec::budget::{Forecast, Growth};
 use overdraft_engine::spec::drafter::{Candidates, Drafter, ProposeInput};
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::tree::TokenTree;
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request};
 use overdraft_formats::safetensors::SafeTensorsWriter;
 use overdraft_formats::tokenizer::Specials;
 use overdraft_formats::{Bytes, DType};
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let request = Request {
                 prompt: prompt.clone(),
                 max_tokens: TOKENS + depths + 2,
-                sampling: Sampling { temperature, top_p: 0.9, seed: i as u64, ..Sampling::default() },
+                sampling: Drawing { temperature, top_p: 0.9, seed: i as u64, ..Drawing::GREEDY }.into(),
                 stop_ids: vec![],
                 stop_strings: vec![],
             };

@@ -34,6 +34,7 @@ pub use footprint::plan_state;
 pub use ledger::{Ledger, available_memory, human};
 pub use logprobs::{Logprobs, MAX_TOP};
 pub use options::{Options, Speculative};
+pub use overdraft_plan::draw::Drawing;
 pub use request::{Bounds, Finish, Request, SeqId};
 pub use sampling::Sampling;
 pub use stats::{Phases, Plain, Stats};

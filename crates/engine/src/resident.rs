@@ -390,7 +390,7 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
         root: seq.tokens[seq.committed],
         limit: seq.limit as u32,
         stop_ids,
-        drawing: seq.request.sampling.drawing(),
+        drawing: seq.request.sampling.drawing,
         forced: round.forced.map(|forced| forced.pace()),
         is_active: true,
     }
@@ -398,7 +398,7 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
 
 /// What the device can choose by itself, and nothing that the host must see first.
 fn can_reside(seq: &Sequence, round: &mut Round) -> bool {
-    !seq.request.sampling.has_penalties()
+    !seq.request.sampling.drawing.has_penalties()
         && seq.history.listed().is_empty()
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS

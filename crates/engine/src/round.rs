@@ -227,7 +227,7 @@ impl Engine {
         let tables = seq.tables.iter().map(|t| t.pages.as_slice());
         let s = self.step.add_seq(seq.slot, seq.committed as u32, sure as u32, seq.stored_grid, tables);
         if is_drawn_there {
-            self.step.draw(s, seq.request.sampling.drawing(), seq.history.listed());
+            self.step.draw(s, seq.request.sampling.drawing, seq.history.listed());
         }
         let mut root_row = NO_PARENT;
         let is_scored = seq.is_scored();

@@ -6,68 +6,42 @@ use overdraft_plan::draw::{self, Adjustment, Drawing, Past};
 use crate::error::{EngineError, Result};
 
 /// How to choose tokens. The default is greedy.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// 0 is off.
-    pub top_k: u32,
-    /// 1 is off.
-    pub top_p: f32,
-    /// 0 is off.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or answer; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted once per occurrence in the answer.
-    pub frequency_penalty: f32,
-    /// Subtracted once if the token occurs in the answer.
-    pub presence_penalty: f32,
+    pub drawing: Drawing,
     /// Added to the logits of single tokens.
     pub bias: Vec<(u32, f32)>,
-    pub seed: u64,
-    /// Which of several answers to one request this is.
-    pub choice: u32,
 }
 
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            bias: Vec::new(),
-            seed: 0,
-            choice: 0,
-        }
+impl From<Drawing> for Sampling {
+    fn from(drawing: Drawing) -> Self {
+        Self { drawing, bias: Vec::new() }
     }
 }
 
 impl Sampling {
     /// Refuses values outside their meaning, by name.
     pub fn check(&self, vocab: usize) -> Result<()> {
+        let how = &self.drawing;
         let rules = [
-            ("temperature", self.temperature, 0.0..=100.0, "must be between 0 (greedy) and 100"),
-            ("top_p", self.top_p, 0.0..=1.0, "must be between 0 and 1 (off)"),
-            ("min_p", self.min_p, 0.0..=1.0, "must be between 0 (off) and 1"),
+            ("temperature", how.temperature, 0.0..=100.0, "must be between 0 (greedy) and 100"),
+            ("top_p", how.top_p, 0.0..=1.0, "must be between 0 and 1 (off)"),
+            ("min_p", how.min_p, 0.0..=1.0, "must be between 0 (off) and 1"),
             (
                 "repetition_penalty",
-                self.repetition_penalty,
+                how.repetition_penalty,
                 0.01..=100.0,
                 "must be between 0.01 and 100 (1 is off)",
             ),
             (
                 "frequency_penalty",
-                self.frequency_penalty,
+                how.frequency_penalty,
                 -100.0..=100.0,
                 "must be between -100 and 100 (0 is off)",
             ),
             (
                 "presence_penalty",
-                self.presence_penalty,
+                how.presence_penalty,
                 -100.0..=100.0,
                 "must be between -100 and 100 (0 is off)",
             ),
@@ -88,25 +62,6 @@ impl Sampling {
         }
         Ok(())
     }
-
-    pub(crate) fn has_penalties(&self) -> bool {
-        self.drawing().has_penalties()
-    }
-
-    /// All but the bias, as backends take it.
-    pub fn drawing(&self) -> Drawing {
-        Drawing {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            seed: self.seed,
-            choice: self.choice,
-        }
-    }
 }
 
 /// The tokens of a sequence that bias and penalties change, by token: as steps hand it on to backends.
@@ -119,7 +74,7 @@ pub struct History {
 impl History {
     /// Of a text that begins with `prompt`, with room for so many different tokens that penalties count.
     pub fn new(sampling: &Sampling, prompt: &[u32], room: usize) -> Self {
-        let counts = sampling.has_penalties();
+        let counts = sampling.drawing.has_penalties();
         let biased = sampling.bias.iter().map(|(token, bias)| Adjustment {
             token: *token,
             bias: *bias,
@@ -186,7 +141,7 @@ impl Sampler {
         position: u32,
     ) -> Option<u32> {
         let past = Past { listed: &history.listed, drafted: &[] };
-        self.0.draw(logits, allowed, &sampling.drawing(), past, position).map(|drawn| drawn.0)
+        self.0.draw(logits, allowed, &sampling.drawing, past, position).map(|drawn| drawn.0)
     }
 }
 
@@ -205,7 +160,7 @@ mod tests {
             [known(3, 1.0, 0, false), known(7, 2.5, 0, false)],
             "nothing is counted"
         );
-        let s = Sampling { presence_penalty: 0.5, ..s };
+        let s = Sampling { drawing: Drawing { presence_penalty: 0.5, ..s.drawing }, ..s };
         let mut history = History::new(&s, &[9, 3, 9], 16);
         let room = history.listed.capacity();
         [5, 9, 5].into_iter().for_each(|token| history.answer(token));
@@ -229,11 +184,11 @@ mod tests {
     #[test]
     fn nonsense_is_refused_by_name() {
         let bad = [
-            ("temperature", Sampling { temperature: -1.0, ..Default::default() }),
-            ("temperature", Sampling { temperature: f32::NAN, ..Default::default() }),
-            ("top_p", Sampling { top_p: 1.5, ..Default::default() }),
-            ("min_p", Sampling { min_p: -0.1, ..Default::default() }),
-            ("repetition_penalty", Sampling { repetition_penalty: 0.0, ..Default::default() }),
+            ("temperature", Drawing { temperature: -1.0, ..Default::default() }.into()),
+            ("temperature", Drawing { temperature: f32::NAN, ..Default::default() }.into()),
+            ("top_p", Drawing { top_p: 1.5, ..Default::default() }.into()),
+            ("min_p", Drawing { min_p: -0.1, ..Default::default() }.into()),
+            ("repetition_penalty", Drawing { repetition_penalty: 0.0, ..Default::default() }.into()),
             ("logit_bias", Sampling { bias: vec![(1, f32::NAN)], ..Default::default() }),
         ];
         for (want, sampling) in bad {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Events, Request, Sampling};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Events, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
@@ -73,8 +73,8 @@ fn no_step_that_writes_allocates() {
     // With `--test-threads 1` the runner's thread is the test's own.
     IS_RUNNERS.set(false);
     assert_eq!(allocations(|| std::hint::black_box(vec![0u8; 100])).0, 1, "what is counted");
-    let warm = Sampling { temperature: 0.8, top_p: 0.95, seed: 7, ..Default::default() };
-    let penalised = Sampling { repetition_penalty: 1.1, ..Default::default() };
+    let warm = Sampling::from(Drawing { temperature: 0.8, top_p: 0.95, seed: 7, ..Default::default() });
+    let penalised = Sampling::from(Drawing { repetition_penalty: 1.1, ..Default::default() });
     for (mode, sampling, case) in [
         (Mode::Off, Sampling::default(), "greedy"),
         (Mode::Off, warm, "sampled"),

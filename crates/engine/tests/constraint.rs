@@ -6,7 +6,8 @@ use common::{DemoPair, demo_pair};
 use overdraft_engine::spec::by_rule::ByRule;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{
-    Constraint, Engine, EngineConfig, EngineError, Finish, Options, Request, Sampling, Stats, Witness,
+    Constraint, Drawing, Engine, EngineConfig, EngineError, Finish, Options, Request, Sampling, Stats,
+    Witness,
 };
 use overdraft_formats::tokenizer::Specials;
 
@@ -44,7 +45,7 @@ fn request(engine: &Engine, temperature: f32) -> Request {
     Request {
         prompt: engine.tokenizer().encode(PROMPT, Specials::Parse),
         max_tokens: 200,
-        sampling: Sampling { temperature, top_p: 0.9, seed: 3, ..Default::default() },
+        sampling: Sampling::from(Drawing { temperature, top_p: 0.9, seed: 3, ..Default::default() }),
         stop_ids: vec![],
         stop_strings: vec![],
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Options, Request, Sampling};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_plan::{Act, Backend, BackendError, Footprint, Plan, PlanId, StateId, Step, Weights};
 
@@ -63,18 +63,19 @@ fn texts(engine: &mut Engine, jobs: &[(Request, Option<usize>)]) -> Vec<Vec<u32>
 
 #[test]
 fn tokens_are_drawn_where_logits_lie_and_are_those_that_the_host_would_draw() {
-    let greedy = Sampling { temperature: 0.0, ..Default::default() };
-    let sampled = Sampling { temperature: 0.8, seed: 3, ..Default::default() };
-    let penalised = Sampling { repetition_penalty: 1.3, bias: vec![(40, 1.5)], ..greedy.clone() };
-    let all = Sampling {
+    let hot = Drawing { temperature: 0.8, seed: 3, ..Default::default() };
+    let (greedy, sampled) = (Sampling::default(), Sampling::from(hot));
+    let strict = Drawing { repetition_penalty: 1.3, ..Default::default() };
+    let penalised = Sampling { drawing: strict, bias: vec![(40, 1.5)] };
+    let all = Sampling::from(Drawing {
         top_k: 30,
         top_p: 0.95,
         min_p: 0.01,
         frequency_penalty: 0.3,
         presence_penalty: 0.2,
         choice: 2,
-        ..sampled.clone()
-    };
+        ..hot
+    });
     // What is asked for, and whether its logits must be seen.
     let rows = [
         ("greedy", vec![(&greedy, None), (&greedy, None)], false),
@@ -128,7 +129,7 @@ fn many_that_draft_have_more_rows_where_rows_are_cheap_and_write_the_same() {
         let request = |i: usize| Request {
             prompt: engine.tokenizer().encode(&format!("def f{i}(x):\n"), Specials::Parse),
             max_tokens: 12,
-            sampling: Sampling { temperature: 0.0, ..Default::default() },
+            sampling: Sampling::default(),
             stop_ids: vec![],
             stop_strings: vec![],
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::repository;
 use overdraft_cpu::Cpu;
-use overdraft_engine::{Engine, EngineConfig, EngineError, Finish, Request, Sampling, SeqId, Stats};
+use overdraft_engine::{Drawing, Engine, EngineConfig, EngineError, Finish, Request, Sampling, SeqId, Stats};
 use overdraft_formats::tokenizer::{Specials, Tokenizer};
 use overdraft_models::{Checkpoint, Decoder};
 
@@ -102,7 +102,8 @@ fn five_at_once_write_what_each_writes_alone() {
             .iter()
             .enumerate()
             .map(|(i, p)| {
-                let sampling = Sampling { temperature, top_p: 0.9, seed: i as u64, ..Default::default() };
+                let sampling =
+                    Sampling::from(Drawing { temperature, top_p: 0.9, seed: i as u64, ..Default::default() });
                 Request { sampling, ..request(&engine, p, 16 + 5 * i) }
             })
             .collect();
@@ -116,13 +117,13 @@ fn five_at_once_write_what_each_writes_alone() {
 fn a_sampled_text_depends_on_its_seed_alone() {
     let mut engine = demo(EngineConfig::default()).unwrap();
     let mut r = request(&engine, PROMPTS[1], 32);
-    r.sampling = Sampling { temperature: 1.0, top_k: 40, seed: 1, ..Default::default() };
+    r.sampling = Sampling::from(Drawing { temperature: 1.0, top_k: 40, seed: 1, ..Default::default() });
     let first = answer(&mut engine, r.clone());
     assert_eq!(answer(&mut engine, r.clone()), first);
-    r.sampling.seed = 2;
+    r.sampling.drawing.seed = 2;
     assert_ne!(answer(&mut engine, r.clone()), first);
-    r.sampling.seed = 1;
-    r.sampling.choice = 1;
+    r.sampling.drawing.seed = 1;
+    r.sampling.drawing.choice = 1;
     assert_ne!(answer(&mut engine, r), first);
 }
 
@@ -171,7 +172,10 @@ fn what_cannot_be_served_is_refused_and_leaves_nothing_behind() {
         ("128 tokens and the context holds 128", Request { prompt: vec![5; 128], ..good.clone() }),
         ("token id 8192 is outside", Request { prompt: vec![5, vocab], ..good.clone() }),
         ("max_tokens = 0", Request { max_tokens: 0, ..good.clone() }),
-        ("temperature = NaN", sampled(Sampling { temperature: f32::NAN, ..Default::default() })),
+        (
+            "temperature = NaN",
+            sampled(Sampling::from(Drawing { temperature: f32::NAN, ..Default::default() })),
+        ),
         ("token id 9000 is outside", sampled(Sampling { bias: vec![(9000, 1.0)], ..Default::default() })),
     ];
     for (fragment, request) in bad {

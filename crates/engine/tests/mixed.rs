@@ -10,7 +10,7 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::spec::drafter::NoDraft;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, SeqId, Stats, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, SeqId, Stats, Witness};
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
 const VOCAB: u32 = 384;
@@ -26,7 +26,7 @@ fn fixture(target: &str, draft: Option<&str>, config: EngineConfig) -> Engine {
 fn request(seed: u32, prompt: usize, max_tokens: usize) -> Request {
     let prompt =
         (0..prompt as u32).map(|i| (i.wrapping_mul(2654435761).wrapping_add(seed * 97) >> 7) % VOCAB);
-    let sampling = Sampling { temperature: 0.7, seed: 2, ..Default::default() };
+    let sampling = Sampling::from(Drawing { temperature: 0.7, seed: 2, ..Default::default() });
     Request { prompt: prompt.collect(), max_tokens, sampling, stop_ids: vec![], stop_strings: vec![] }
 }
 

@@ -5,8 +5,8 @@ mod common;
 use common::{DemoPair, demo_pair};
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{
-    Engine, EngineConfig, EngineError, Logprobs, Options, Request, Sampling, SeqId, Speculative, Stats,
-    Witness,
+    Drawing, Engine, EngineConfig, EngineError, Logprobs, Options, Request, Sampling, SeqId, Speculative,
+    Stats, Witness,
 };
 use overdraft_formats::tokenizer::Specials;
 
@@ -33,7 +33,7 @@ fn request(engine: &Engine, prompt: &str, temperature: f32) -> Request {
     Request {
         prompt: engine.tokenizer().encode(prompt, Specials::Parse),
         max_tokens: 32,
-        sampling: Sampling { temperature, top_p: 0.9, seed: 5, ..Default::default() },
+        sampling: Sampling::from(Drawing { temperature, top_p: 0.9, seed: 5, ..Default::default() }),
         stop_ids: vec![],
         stop_strings: vec![],
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::{DemoPair, FAMILIES, demo_pair, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Options, Request, Sampling, SeqId, Stats, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Options, Request, Sampling, SeqId, Stats, Witness};
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
 const CONFIG: EngineConfig = EngineConfig {
@@ -41,7 +41,7 @@ fn fixture(target: &str, draft: Option<&str>, config: EngineConfig) -> Engine {
 }
 
 fn request(prompt: &[u32], max_tokens: usize) -> Request {
-    let sampling = Sampling { temperature: 0.7, seed: 2, ..Default::default() };
+    let sampling = Sampling::from(Drawing { temperature: 0.7, seed: 2, ..Default::default() });
     Request { prompt: prompt.to_vec(), max_tokens, sampling, stop_ids: vec![], stop_strings: vec![] }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{DemoPair, demo_pair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, Witness};
 use overdraft_plan::{Backend, BackendError, Plan, PlanId, StateId, StateSpec, Step};
 
 /// The CPU with another arithmetic for prompts, as far from that for writing as can be: it reads each token as the one beside it.
@@ -97,7 +97,7 @@ fn apart(config: EngineConfig) -> Engine {
 }
 
 fn request(prompt: &[u32], seed: u64) -> Request {
-    let sampling = Sampling { temperature: 0.7, seed, ..Default::default() };
+    let sampling = Sampling::from(Drawing { temperature: 0.7, seed, ..Default::default() });
     Request {
         prompt: prompt.to_vec(),
         max_tokens: N_TOKENS,

@@ -10,7 +10,7 @@ use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_plan::{Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, PlanId, StateId, Step};
 
@@ -46,7 +46,7 @@ fn request(engine: &Engine, prompt: &str, max_tokens: usize) -> Request {
 
 /// Some take the best token, some draw.
 fn sampling(prompt: &str) -> Sampling {
-    let drawn = Sampling { temperature: 0.7, top_p: 0.9, seed: 11, ..Default::default() };
+    let drawn = Sampling::from(Drawing { temperature: 0.7, top_p: 0.9, seed: 11, ..Default::default() });
     if prompt.len().is_multiple_of(2) { Sampling::default() } else { drawn }
 }
 

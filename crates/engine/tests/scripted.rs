@@ -10,7 +10,7 @@ use common::{FAMILIES, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, SeqId, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_formats::{Bytes, DType};
 use overdraft_models::{Checkpoint, Decoder};
@@ -112,13 +112,13 @@ fn assert_same(got: &Trace, want: &Trace, what: &str) {
 fn every_family_keeps_its_bits_whatever_is_accepted() {
     let tokenizer = tokenizer();
     let prompt: Vec<u32> = (0..21).map(|i| (i * 53 + 7) % 384).collect();
-    let sampled =
-        Sampling { temperature: 0.8, top_p: 0.9, seed: 5, presence_penalty: 0.4, ..Default::default() };
+    let sampled = Drawing { temperature: 0.8, top_p: 0.9, seed: 5, presence_penalty: 0.4, ..Drawing::GREEDY };
+    let sampled = Sampling::from(sampled);
     for family in FAMILIES {
         for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
             let mut engine = engine(family, dtype, &tokenizer, 5, 512);
             for sampling in [&Sampling::default(), &sampled] {
-                let what = format!("{family} {dtype} at {}", sampling.temperature);
+                let what = format!("{family} {dtype} at {}", sampling.drawing.temperature);
                 let want = plain(&mut engine, &prompt, 200, sampling);
                 let drafter = scripted(&want, prompt.len());
                 let id = engine.admit_with(request(&prompt, 200, sampling), drafter).unwrap();
@@ -147,7 +147,7 @@ fn every_family_keeps_its_bits_whatever_is_accepted() {
 fn every_accepted_length_falls_on_every_alignment() {
     let tokenizer = tokenizer();
     let prompt: Vec<u32> = (0..9).map(|i| (i * 31 + 5) % 384).collect();
-    let sampling = Sampling { temperature: 1.0, seed: 3, ..Default::default() };
+    let sampling = Sampling::from(Drawing { temperature: 1.0, seed: 3, ..Default::default() });
     // The hybrid has both a grid of 16 and pages; the windowed model gives pages back on the way.
     for family in ["qwen3_5", "gpt_oss"] {
         let mut engine = engine(family, DType::BF16, &tokenizer, 1, 4096);

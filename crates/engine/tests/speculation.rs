@@ -7,7 +7,7 @@ use std::sync::Arc;
 use common::repository;
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 
@@ -56,7 +56,8 @@ const PROMPTS: [&str; 5] = [
 ];
 
 fn samplings() -> [Sampling; 2] {
-    [Sampling::default(), Sampling { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() }]
+    let hot = Drawing { temperature: 0.8, top_p: 0.9, seed: 11, ..Drawing::GREEDY };
+    [Drawing::GREEDY, hot].map(Sampling::from)
 }
 
 type Trace = Vec<(u32, Option<u64>)>;
@@ -120,7 +121,8 @@ fn chains_trees_and_lookup_change_no_bit() {
         let want = plain(&[prompt], 200, &sampling);
         for (mode, budget, lookup, draft) in grid {
             let mut engine = demo(draft, EngineConfig { draft_mode: mode, budget, lookup, ..CONFIG });
-            let what = format!("T = {}, {mode:?} of {budget:?}, lookup {lookup}", sampling.temperature);
+            let what =
+                format!("T = {}, {mode:?} of {budget:?}, lookup {lookup}", sampling.drawing.temperature);
             let (got, stats) = run(&mut engine, &[prompt], 200, &sampling).remove(0);
             assert_same(&got, &want[0], &what);
             eprintln!("{what}: {:.2} tokens a round", stats.tokens_per_round());
@@ -156,7 +158,7 @@ fn two_and_five_at_once_with_a_draft_write_what_each_writes_alone() {
         for (mode, budget, lookup) in [(Mode::Tree, Some(22), false), (Mode::Auto, None, true)] {
             let mut engine = demo(DRAFT, EngineConfig { draft_mode: mode, budget, lookup, ..CONFIG });
             for n in [2, 5] {
-                let what = format!("T = {}, {mode:?}, {n} at once", sampling.temperature);
+                let what = format!("T = {}, {mode:?}, {n} at once", sampling.drawing.temperature);
                 let got = run(&mut engine, &PROMPTS[..n], 200, &sampling);
                 for (i, ((got, _), want)) in got.iter().zip(&want).enumerate() {
                     assert_same(got, want, &format!("{what}, sequence {i}"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Finish, Options, Request, Sampling};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Finish, Options, Request, Sampling};
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_server::output::{ChatFormat, Conversation, Piece, ResponseFormat, ToolChoice};
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ fn answer(
     let request = Request {
         prompt: prompt.tokens.clone(),
         max_tokens: 300,
-        sampling: Sampling { temperature, top_p: 0.95, seed: 11, ..Default::default() },
+        sampling: Sampling::from(Drawing { temperature, top_p: 0.95, seed: 11, ..Default::default() }),
         stop_ids: engine.tokenizer().end_ids().to_vec(),
         stop_strings: vec![],
     };

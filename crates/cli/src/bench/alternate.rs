@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use overdraft_engine::noise::Numbers;
 use overdraft_engine::spec::forced::Forced;
-use overdraft_engine::{Engine, Experience, Request, Sampling, Stats};
+use overdraft_engine::{Drawing, Engine, Experience, Request, Sampling, Stats};
 
 use super::args::{TimesArgs, WorkArgs};
 use super::mode::BenchMode;
@@ -33,7 +33,8 @@ pub(crate) struct Work {
 impl Work {
     /// Prompts for `streams` texts at once: whole batches of them, one at the least.
     pub(crate) fn new(args: &WorkArgs, streams: usize, model: &Model) -> Result<Self> {
-        let sampling = Sampling { temperature: args.temperature, seed: 1, ..Sampling::default() };
+        let drawing = Drawing { temperature: args.temperature, seed: 1, ..Drawing::GREEDY };
+        let sampling = Sampling::from(drawing);
         sampling.check(model.hyper.vocab)?;
         let chat = args.chat.then(|| ChatPrompt::new(model)).transpose()?;
         let tokens = |text: &String| match &chat {

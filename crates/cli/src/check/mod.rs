@@ -7,7 +7,7 @@ mod visitors;
 use std::process::ExitCode;
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, Event, Request, Sampling, Stats, Witness};
+use overdraft_engine::{Drawing, Engine, Event, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
 use serde_json::{Value, json};
 
@@ -81,8 +81,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         let machine = Machine { draft_mode: mode, budget, witness, ..machine.clone() };
         model.start(&machine, (mode != Mode::Off).then_some(&draft), &screen)
     };
-    let samplings =
-        [Sampling::default(), Sampling { temperature: 0.8, top_p: 0.9, seed: 1, ..Sampling::default() }];
+    let hot = Drawing { temperature: 0.8, top_p: 0.9, seed: 1, ..Drawing::GREEDY };
+    let samplings = [Drawing::GREEDY, hot].map(Sampling::from);
     let mut progress = Progress::new("checking", &screen);
     let total = samplings.len() * (MODES.len() + 1);
     let mut cells = Vec::new();
@@ -98,7 +98,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
             let mut cell = Cell {
                 mode,
                 budget,
-                temperature: sampling.temperature,
+                temperature: sampling.drawing.temperature,
                 identical: 0,
                 stats: Stats::default(),
                 parted: None,

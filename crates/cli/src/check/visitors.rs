@@ -1,7 +1,7 @@
 //! Requests of every kind for `check --streams`, the same ones for a seed, and what each writes alone.
 
 use overdraft_engine::noise::Numbers;
-use overdraft_engine::{Engine, Event, Finish, Logprobs, Options, Request, Sampling};
+use overdraft_engine::{Drawing, Engine, Event, Finish, Logprobs, Options, Request, Sampling};
 
 use crate::failure::Result;
 use crate::interrupt;
@@ -113,11 +113,12 @@ pub(crate) fn invite(
 
 fn sampling(i: usize, numbers: &mut Numbers) -> Sampling {
     let seed = numbers.below(1 << 30) as u64;
-    match i % 3 {
-        0 => Sampling::default(),
-        1 => Sampling { temperature: 0.8, top_p: 0.9, seed, ..Sampling::default() },
-        _ => Sampling { temperature: 0.6, repetition_penalty: 1.1, top_k: 40, seed, ..Sampling::default() },
-    }
+    let drawing = match i % 3 {
+        0 => Drawing::GREEDY,
+        1 => Drawing { temperature: 0.8, top_p: 0.9, seed, ..Drawing::GREEDY },
+        _ => Drawing { temperature: 0.6, repetition_penalty: 1.1, top_k: 40, seed, ..Drawing::GREEDY },
+    };
+    drawing.into()
 }
 
 /// The same request with an end inside the text that it writes, for every other one: a stop text that need not begin

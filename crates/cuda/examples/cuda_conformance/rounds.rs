@@ -8,7 +8,7 @@ use std::time::Instant;
 use overdraft_cuda::{Cuda, Device};
 use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Engine, EngineConfig, Request, Sampling, Stats, Witness};
+use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::{Backend, DefinedRounds};
@@ -97,7 +97,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let pair = Pair { device, target, draft };
     let mut passed = true;
     let greedy = Sampling::default();
-    let drawn = Sampling { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() };
+    let drawn = Sampling::from(Drawing { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() });
     // Texts at once, how their tokens are chosen, and modes.
     let rows = [
         (1, &drawn, &MODES[1..2]),
@@ -123,7 +123,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
             let alike = n > 1 || mode.1.is_none() || counts(&ahead) == counts(&defined);
             passed &= same && alike;
             let verdict = if same && alike { "ok" } else { "FAILED" };
-            let kind = if sampling.temperature > 0.0 { "drawn" } else { "greedy" };
+            let kind = if sampling.drawing.temperature > 0.0 { "drawn" } else { "greedy" };
             println!(
                 "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?}",
                 counts(&ahead),

@@ -53,6 +53,8 @@ pub fn walk<E>(
 
 #[cfg(test)]
 mod tests {
+    use overdraft_plan::draw::Drawing;
+
     use super::*;
     use crate::sampling::{History, Sampler, Sampling};
     use crate::spec::simulate::Random;
@@ -95,11 +97,10 @@ mod tests {
     }
 
     fn samplings() -> [Sampling; 3] {
-        let greedy = Sampling { repetition_penalty: 1.1, ..Default::default() };
-        let hot = Sampling { temperature: 0.8, top_p: 0.9, seed: 9, ..Default::default() };
-        let penal =
-            Sampling { frequency_penalty: 0.3, presence_penalty: 0.5, top_k: 9, seed: 4, ..hot.clone() };
-        [greedy, hot, penal]
+        let greedy = Drawing { repetition_penalty: 1.1, ..Default::default() };
+        let hot = Drawing { temperature: 0.8, top_p: 0.9, seed: 9, ..Default::default() };
+        let penal = Drawing { frequency_penalty: 0.3, presence_penalty: 0.5, top_k: 9, seed: 4, ..hot };
+        [greedy, hot, penal].map(Sampling::from)
     }
 
     fn plain(sampling: &Sampling, n: usize) -> Vec<u32> {

@@ -149,12 +149,12 @@ impl Journal {
         if self.opening.span.is_none() {
             return;
         }
-        let sampling = &settings.sampling;
+        let drawing = &settings.sampling.drawing;
         let mut asked: Vec<(&'static str, Value)> = vec![
-            ("temperature", sampling.temperature.into()),
-            ("top_p", sampling.top_p.into()),
-            ("top_k", sampling.top_k.into()),
-            ("seed", sampling.seed.into()),
+            ("temperature", drawing.temperature.into()),
+            ("top_p", drawing.top_p.into()),
+            ("top_k", drawing.top_k.into()),
+            ("seed", drawing.seed.into()),
             ("choices", choices.into()),
         ];
         if settings.max_tokens < usize::MAX {

@@ -1,6 +1,6 @@
 //! The fields that mean the same in every API: how tokens are chosen, when to stop, how many answers.
 
-use overdraft_engine::{Sampling, Speculative};
+use overdraft_engine::{Drawing, Sampling, Speculative};
 use overdraft_models::RecommendedSampling;
 use serde_json::{Value, json};
 
@@ -110,7 +110,7 @@ pub(crate) fn read_max_tokens(fields: &mut Fields, names: &[&str]) -> ApiResult<
 }
 
 fn read_sampling(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Sampling> {
-    let (model, off) = (&defaults.recommended, Sampling::default());
+    let (model, off) = (&defaults.recommended, Drawing::default());
     let repetition = fields.number("repetition_penalty", 0.01..=100.0)?;
     // llama.cpp's name for it, with a window that only -1 makes ours.
     let repetition = repetition.or(fields.number("repeat_penalty", 0.01..=100.0)?.filter(|p| *p > 0.0));
@@ -130,7 +130,7 @@ fn read_sampling(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Sampling
         },
     };
     let top_k = fields.integer("top_k", -1..=i64::from(u32::MAX))?.map(|k| k.max(0) as u32);
-    Ok(Sampling {
+    let drawing = Drawing {
         // The APIs' default, unless the model's makers say otherwise.
         temperature: fields.number("temperature", 0.0..=100.0)?.or(model.temperature).unwrap_or(1.0),
         top_k: top_k.or(model.top_k).unwrap_or(off.top_k),
@@ -141,10 +141,10 @@ fn read_sampling(fields: &mut Fields, defaults: &Defaults) -> ApiResult<Sampling
             .number("frequency_penalty", -100.0..=100.0)?
             .unwrap_or(off.frequency_penalty),
         presence_penalty: fields.number("presence_penalty", -100.0..=100.0)?.unwrap_or(off.presence_penalty),
-        bias: read_bias(fields, defaults.vocab)?,
         seed,
-        choice: 0,
-    })
+        choice: off.choice,
+    };
+    Ok(Sampling { drawing, bias: read_bias(fields, defaults.vocab)? })
 }
 
 fn read_bias(fields: &mut Fields, vocab: usize) -> ApiResult<Vec<(u32, f32)>> {
@@ -260,17 +260,35 @@ mod tests {
 
     #[test]
     fn what_is_not_said_is_the_models_word_then_the_apis() {
+        let drawing = |body| read(body).unwrap().sampling.drawing;
         let s = read(json!({"top_p": 0.5, "seed": 9})).unwrap();
-        assert_eq!((s.sampling.temperature, s.sampling.top_k, s.sampling.top_p), (1.0, 20, 0.5));
-        assert_eq!((s.sampling.seed, s.max_tokens, s.stop_ids.as_slice()), (9, 7, [1].as_slice()));
+        let drawn = Drawing { temperature: 1.0, top_k: 20, top_p: 0.5, seed: 9, ..Drawing::GREEDY };
+        assert_eq!(s.sampling, Sampling::from(drawn));
+        assert_eq!((s.max_tokens, s.stop_ids.as_slice()), (7, [1].as_slice()));
         assert!(read(json!({"ignore_eos": true, "stop_token_ids": [5]})).unwrap().stop_ids == [5]);
-        assert_eq!(read(json!({"top_k": -1})).unwrap().sampling.top_k, 0);
-        assert_ne!(read(json!({})).unwrap().sampling.seed, read(json!({})).unwrap().sampling.seed);
-        assert_eq!(read(json!({"seed": u64::MAX})).unwrap().sampling.seed, u64::MAX);
-        assert_eq!(
-            read(json!({"repeat_penalty": 1.1, "repeat_last_n": -1})).unwrap().sampling.repetition_penalty,
-            1.1
-        );
+        assert_eq!(drawing(json!({"top_k": -1})).top_k, 0);
+        assert_ne!(drawing(json!({})).seed, drawing(json!({})).seed);
+        assert_eq!(drawing(json!({"seed": u64::MAX})).seed, u64::MAX);
+        let repeated = drawing(json!({"repeat_penalty": 1.1, "repeat_last_n": -1}));
+        assert_eq!(repeated.repetition_penalty, 1.1);
+    }
+
+    #[test]
+    fn every_wish_reaches_its_own_place() {
+        let said = json!({"temperature": 0.5, "top_k": 3, "top_p": 0.25, "min_p": 0.125, "repetition_penalty": 1.5,
+            "frequency_penalty": 2.0, "presence_penalty": -1.0, "seed": 6, "logit_bias": {"7": 4.0}});
+        let drawing = Drawing {
+            temperature: 0.5,
+            top_k: 3,
+            top_p: 0.25,
+            min_p: 0.125,
+            repetition_penalty: 1.5,
+            frequency_penalty: 2.0,
+            presence_penalty: -1.0,
+            seed: 6,
+            choice: 0,
+        };
+        assert_eq!(read(said).unwrap().sampling, Sampling { drawing, bias: vec![(7, 4.0)] });
     }
 
     #[test]

@@ -70,11 +70,11 @@ impl Task {
         let Self { answers, settings, logprobs, prompt_logprobs, is_silent, prompt_tokens } = self;
         let deadline = app.config.request_timeout.map(|t| Instant::now() + t);
         let cache_salt = app.config.keys.salted(caller, settings.cache_salt.as_deref());
-        let (speculative, seed) = (settings.speculative, settings.sampling.seed);
+        let (speculative, seed) = (settings.speculative, settings.sampling.drawing.seed);
         let mut taken = Vec::with_capacity(answers.len());
         for Wanted { prompt, choice, constraint, parser } in answers {
             let mut sampling = settings.sampling.clone();
-            sampling.choice = choice;
+            sampling.drawing.choice = choice;
             let request = Request {
                 prompt,
                 max_tokens: settings.max_tokens,

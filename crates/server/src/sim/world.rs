@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Clock, Engine, EngineConfig, Options, Request, Sampling, Speculative};
+use overdraft_engine::{Clock, Drawing, Engine, EngineConfig, Options, Request, Sampling, Speculative};
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::{LayerState, Retention};
@@ -110,12 +110,12 @@ fn client(random: &mut Random, arrives: Instant, prefixes: &[Vec<u32>]) -> Clien
     let more = more.max(least);
     (0..more).for_each(|_| prompt.push(token(random)));
     let temperature = if random.one_in(2) { 0.0 } else { 0.8 };
-    let sampling = Sampling {
+    let sampling = Sampling::from(Drawing {
         temperature,
         seed: random.next(),
         frequency_penalty: if random.one_in(5) { 0.3 } else { 0.0 },
         ..Default::default()
-    };
+    });
     let request = Request {
         prompt,
         max_tokens: 1 + random.below(60) as usize,

@@ -61,8 +61,8 @@ impl ResponsesRequest {
             continue_final_message: false,
         };
         let settings = Settings::read(f, defaults, max_tokens.unwrap_or(usize::MAX))?;
-        echoed.insert("temperature".into(), settings.sampling.temperature.into());
-        echoed.insert("top_p".into(), settings.sampling.top_p.into());
+        echoed.insert("temperature".into(), settings.sampling.drawing.temperature.into());
+        echoed.insert("top_p".into(), settings.sampling.drawing.top_p.into());
         let logprobs = read_logprobs(f)?;
         let stream = f.bool("stream")?.unwrap_or(false);
         ["user", "metadata", "safety_identifier", "stream_options"]
