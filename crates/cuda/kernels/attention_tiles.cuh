@@ -154,6 +154,30 @@ struct Attend {
         return kind == TAIL || page > w.last ? 0 : place_of(w, page * PAGE);
     }
 
+    // Scores of N eights of positions of a page, one in STEP, in the two parts that queries have.
+    template <u32 N, u32 STEP, u32 UNROLL>
+    __device__ __forceinline__ void score_eights(u32 stage, u32 tile, u32 first, float (&high)[N][4], float (&low)[N][4]) const {
+        const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (u32 n = 0; n < N; n++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) high[n][i] = low[n][i] = 0.0f;
+        const u8* keys = room + stage * L::STAGE + L::KEYS + (8 * first + g) * L::KEY_STRIDE + 16 * t;
+        const uint4* q = (const uint4*)(room + L::QUERIES) + tile * (D / 16) * 64 + lane;
+#pragma unroll UNROLL
+        for (u32 c = 0; c < D / 32; c++, q += 128) {
+            const uint4 q0 = q[0], q1 = q[32], q2 = q[64], q3 = q[96];
+#pragma unroll
+            for (u32 n = 0; n < N; n++) {
+                const uint4 k = *(const uint4*)(keys + n * 8 * STEP * L::KEY_STRIDE + 64 * c);
+                mma16<BF16>(high[n], q0, k.x, k.y);
+                mma16<BF16>(low[n], q1, k.x, k.y);
+                mma16<BF16>(high[n], q2, k.z, k.w);
+                mma16<BF16>(low[n], q3, k.z, k.w);
+            }
+        }
+    }
+
     // Scores of the page's 64 positions. Where tiles are several, half of their warps have 16 positions each: queries are read
     // from shared memory by every warp of a tile, which then takes most of the time.
     __device__ __forceinline__ void score(u32 stage, u32 n_tiles) const {
@@ -161,24 +185,7 @@ struct Attend {
         const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, m = warp / 8, eighth = warp % 8;
         if (m >= n_tiles || eighth >= 8 / SPAN) return;
         float high[SPAN][4], low[SPAN][4];
-#pragma unroll
-        for (u32 n = 0; n < SPAN; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) high[n][i] = low[n][i] = 0.0f;
-        const u8* keys = room + stage * L::STAGE + L::KEYS + (8 * SPAN * eighth + g) * L::KEY_STRIDE + 16 * t;
-        const uint4* q = (const uint4*)(room + L::QUERIES) + m * (D / 16) * 64 + lane;
-#pragma unroll 4
-        for (u32 c = 0; c < D / 32; c++, q += 128) {
-            const uint4 q0 = q[0], q1 = q[32], q2 = q[64], q3 = q[96];
-#pragma unroll
-            for (u32 n = 0; n < SPAN; n++) {
-                const uint4 k = *(const uint4*)(keys + n * 8 * L::KEY_STRIDE + 64 * c);
-                mma16<BF16>(high[n], q0, k.x, k.y);
-                mma16<BF16>(low[n], q1, k.x, k.y);
-                mma16<BF16>(high[n], q2, k.z, k.w);
-                mma16<BF16>(low[n], q3, k.z, k.w);
-            }
-        }
+        score_eights<SPAN, 1, 4>(stage, m, SPAN * eighth, high, low);
 #pragma unroll
         for (u32 n = 0; n < SPAN; n++) {
             float* scores = (float*)(room + L::SCORES) + 8 * (SPAN * eighth + n) + 2 * t;

@@ -62,26 +62,8 @@ struct Walk : Attend<D, WALK_TILES, BF16, 2, WalkLayout<D>> {
 
     // Scores of the warp's eights of positions, of pairs g and g + 8.
     __device__ __forceinline__ void score(u32 stage, u32 tile, u32 half, float (&scores)[NP][4]) const {
-        const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
         float low[NP][4];
-#pragma unroll
-        for (u32 n = 0; n < NP; n++)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) scores[n][i] = low[n][i] = 0.0f;
-        const u8* keys = room + stage * L::STAGE + L::KEYS + (8 * half + g) * L::KEY_STRIDE + 16 * t;
-        const uint4* q = (const uint4*)(room + L::QUERIES) + tile * (D / 16) * 64 + lane;
-#pragma unroll 2
-        for (u32 c = 0; c < D / 32; c++, q += 128) {
-            const uint4 q0 = q[0], q1 = q[32], q2 = q[64], q3 = q[96];
-#pragma unroll
-            for (u32 n = 0; n < NP; n++) {
-                const uint4 k = *(const uint4*)(keys + n * 16 * L::KEY_STRIDE + 64 * c);
-                mma16<BF16>(scores[n], q0, k.x, k.y);
-                mma16<BF16>(low[n], q1, k.x, k.y);
-                mma16<BF16>(scores[n], q2, k.z, k.w);
-                mma16<BF16>(low[n], q3, k.z, k.w);
-            }
-        }
+        this->template score_eights<NP, 2, 2>(stage, tile, half, scores, low);
 #pragma unroll
         for (u32 n = 0; n < NP; n++)
 #pragma unroll
