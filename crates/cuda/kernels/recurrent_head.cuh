@@ -59,31 +59,7 @@ __device__ __forceinline__ void put_row(const Head<FULL, SHARED>& head, u32 r, f
     if (p.image) image_store(p.image, p.shape, r, head.h, y);
 }
 
-// Of the step's sequence `nth`: what the value heads of a key head share enters the window when the last of them is done with what it pushes out.
 template <bool FULL, typename SHARED>
 __device__ __forceinline__ void keep_shared(const Head<FULL, SHARED>& head, u32 nth) {
-    const Recurrent& p = head.p;
-    const u32 n_sure = head.seq.n_sure, group = p.value_heads / p.key_heads, at = 4 * (threadIdx.x & 31);
-    if (!head.keeps_late()) return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        head.room.is_last = atomicInc(p.done + nth * p.key_heads + head.key_head, group - 1) == group - 1;
-    __syncthreads();
-    if (!head.room.is_last) return;
-    __threadfence();
-    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += WARPS) {
-        const u64 r = p.step.seq_rows[head.seq.first + local];
-        const u32 pos = head.seq.committed + local;
-        float *window = head.window_row(pos) + head.q_at(), *kept = head.kept_row(pos);
-        const float *key = p.prepared + r * head.width() + head.k_at(), *row = p.qkv + r * head.width();
-#pragma unroll
-        for (u32 i = 0; i < 4; i++)
-            // Perhaps another block's, so not from a cache of this one.
-            if (at + i < head.key_dim()) window[at + i] = __ldcg(key + at + i);
-        if (local + CONV_ROWS < n_sure) continue;
-        head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
-        head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
-    }
+    keep_shared<WARPS, false>(head, nth, head.p.value_heads / head.p.key_heads);
 }
-

@@ -136,31 +136,6 @@ __device__ __forceinline__ void keep_own(const Half& head, u32 t) {
     keep(head.k_at() + column);
 }
 
-// What the value heads of a key head share enters the window when the last of them is done with what it pushes out.
-__device__ __forceinline__ void keep_shared(const Half& head) {
-    const Recurrent& p = head.p;
-    const u32 n_sure = head.seq.n_sure, n_blocks = 2 * (p.value_heads / p.key_heads), at = 4 * (threadIdx.x & 31);
-    if (!head.keeps_late()) return;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        head.room.is_last = atomicInc(p.done + blockIdx.y * p.key_heads + head.key_head, n_blocks - 1) == n_blocks - 1;
-    __syncthreads();
-    if (!head.room.is_last) return;
-    __threadfence();
-    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += PAIR_WARPS) {
-        const u64 r = p.step.seq_rows[head.seq.first + local];
-        const u32 pos = head.seq.committed + local;
-        float* kept = head.kept_row(pos);
-        const float *key = p.prepared + r * head.width() + head.k_at(), *row = p.qkv + r * head.width();
-        // Perhaps another block's, so not from a cache of this one.
-        *(float4*)(head.window_row(pos) + head.q_at() + at) = __ldcg((const float4*)(key + at));
-        if (local + CONV_ROWS < n_sure) continue;
-        *(float4*)(kept + head.q_at() + at) = *(const float4*)(row + head.q_at() + at);
-        *(float4*)(kept + head.k_at() + at) = *(const float4*)(row + head.k_at() + at);
-    }
-}
-
 // Row t's output: the rows of the tile it comes from and itself added; to the block that norms it, or out.
 __device__ __forceinline__ void finish(const Half& head, u32 t, float4 o) {
     const Recurrent& p = head.p;
@@ -278,7 +253,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         grid = next;
     }
     if (at != seq.stored_grid) store_state(s, head.part(), stored, DIM, DIM);
-    keep_shared(head);
+    keep_shared<PAIR_WARPS, true>(head, blockIdx.y, 2 * (p.value_heads / p.key_heads));
 }
 
 #if __CUDA_ARCH__ >= 900

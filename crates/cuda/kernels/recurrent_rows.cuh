@@ -410,3 +410,42 @@ __device__ __forceinline__ void weigh(const Head<FULL>& head, u32 t) {
         room.own_k[other][t - other - 1] = term.y;
     }
 }
+
+// Of the step's sequence `nth`: what the value heads of a key head share enters the window when the last of their blocks is done with what
+// it pushes out. `ALIGNED`: a lane copies its four channels at once.
+template <u32 N_WARPS, bool ALIGNED, typename HEAD>
+__device__ __forceinline__ void keep_shared(const HEAD& head, u32 nth, u32 n_blocks) {
+    const Recurrent& p = head.p;
+    const u32 n_sure = head.seq.n_sure, at = 4 * (threadIdx.x & 31);
+    if (!head.keeps_late()) return;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        head.room.is_last = atomicInc(p.done + nth * p.key_heads + head.key_head, n_blocks - 1) == n_blocks - 1;
+    __syncthreads();
+    if (!head.room.is_last) return;
+    __threadfence();
+    for (u32 local = (n_sure > WINDOW_ROWS ? n_sure - WINDOW_ROWS : 0) + (threadIdx.x >> 5); local < n_sure; local += N_WARPS) {
+        const u64 r = p.step.seq_rows[head.seq.first + local];
+        const u32 pos = head.seq.committed + local;
+        float *window = head.window_row(pos) + head.q_at(), *kept = head.kept_row(pos);
+        const float *key = p.prepared + r * head.width() + head.k_at(), *row = p.qkv + r * head.width();
+        // Keys are perhaps another block's, so not from a cache of this one. (Where an address is found decides the order of instructions: here
+        // it is the measured one.)
+        if constexpr (ALIGNED) {
+            *(float4*)(head.window_row(pos) + head.q_at() + at) = __ldcg((const float4*)(key + at));
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; i++)
+                if (at + i < head.key_dim()) window[at + i] = __ldcg(key + at + i);
+        }
+        if (local + CONV_ROWS < n_sure) continue;
+        if constexpr (ALIGNED) {
+            *(float4*)(kept + head.q_at() + at) = *(const float4*)(row + head.q_at() + at);
+            *(float4*)(kept + head.k_at() + at) = *(const float4*)(row + head.k_at() + at);
+        } else {
+            head.store(kept + head.q_at(), head.key_dim(), head.load(row + head.q_at(), head.key_dim()));
+            head.store(kept + head.k_at(), head.key_dim(), head.load(row + head.k_at(), head.key_dim()));
+        }
+    }
+}
