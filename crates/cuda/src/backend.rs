@@ -39,7 +39,7 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Buffers have moved.
+    /// Buffers have moved, or another state takes its turn.
     fn forget(&mut self) {
         (self.state, self.graph, self.tables) = (None, None, None);
     }
@@ -193,23 +193,16 @@ impl Cuda {
         if self.watch.is_some() && prepared.span.is_none() {
             prepared.span = Some(Span::new(&self.device)?);
         }
-        let span = prepared.span.as_ref();
+        let is_first = prepared.state != Some(state_id);
+        if is_first {
+            prepared.forget();
+        }
         self.last_run = Some(id);
         self.is_busy = true;
         self.queue.send(block, &self.step, bytes)?;
-        let cx = Cx {
-            gpu: Gpu { device: &self.device, queue: &self.queue },
-            weights: &self.weights,
-            memory: &prepared.memory,
-            state: &self.states[state_id.0 as usize],
-            step: layout.view(self.step.ptr()),
-            base: self.arena.ptr(),
-            counters: self.counters.ptr(),
-            imaged: RefCell::default(),
-            prompt_image: Cell::default(),
-        };
+        let (cx, prepared) = (self.cx(id, state_id), &self.plans[id.0 as usize]);
         let launch = || {
-            Span::around(span, &self.queue, || {
+            Span::around(prepared.span.as_ref(), &self.queue, || {
                 ops::launch_all(&cx)?;
                 commit::keep_sure_taps(&cx)?;
                 prepared.choices.iter().enumerate().try_for_each(|(i, here)| {
@@ -219,19 +212,19 @@ impl Cuda {
                 })
             })
         };
-        if prepared.state != Some(state_id) {
+        if is_first {
             // The first run loads kernels, which a capture may not, and a plan that runs once needs no graph.
-            (prepared.graph, prepared.tables) = (None, None);
             launch()?;
-            prepared.state = Some(state_id);
-        } else {
-            if prepared.graph.is_none() {
-                prepared.graph = Some(self.queue.capture(launch)?);
-            }
-            let graph = prepared.graph.as_ref().expect("made above");
+            self.plans[id.0 as usize].state = Some(state_id);
+        } else if prepared.graph.is_none() {
+            let graph = self.queue.capture(launch)?;
+            self.plans[id.0 as usize].graph = Some(graph);
+        }
+        let prepared = &self.plans[id.0 as usize];
+        if let Some(graph) = &prepared.graph {
             self.queue.replay(graph)?;
         }
-        if let (Some(watch), Some(span)) = (&mut self.watch, span) {
+        if let (Some(watch), Some(span)) = (&mut self.watch, &prepared.span) {
             watch.launched(span);
         }
         Ok(())
