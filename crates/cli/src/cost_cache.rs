@@ -2,12 +2,11 @@
 //! it the first answer of every run would find out anew what a step costs. Nothing here can fail a run, or change a text.
 
 use std::fs;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::io::Read;
 
 use overdraft_engine::Engine;
 use overdraft_engine::spec::learned::{Learned, MAX_BYTES};
+use overdraft_formats::CacheFolder;
 use overdraft_models::Checkpoint;
 
 use crate::model::tensors;
@@ -19,19 +18,20 @@ const SAMPLE: usize = 64;
 
 /// The place of one pair on this machine.
 pub(crate) struct CostCache {
-    path: PathBuf,
+    folder: CacheFolder,
+    name: String,
     owner: String,
 }
 
 impl CostCache {
     /// `None` where there is no cache folder to be had.
     pub(crate) fn of(target: &Checkpoint, draft: Option<&Checkpoint>, engine: &Engine) -> Option<Self> {
-        Some(Self::in_folder(&cache_folder()?, &owner(target, draft, &engine.describe())))
+        Some(Self::in_folder(CacheFolder::of_user("costs")?, owner(target, draft, &engine.describe())))
     }
 
-    fn in_folder(folder: &Path, owner: &str) -> Self {
-        let path = folder.join(format!("{:016x}.txt", hash(hash(0, owner.as_bytes()), b"costs")));
-        Self { path, owner: owner.to_owned() }
+    fn in_folder(folder: CacheFolder, owner: String) -> Self {
+        let name = format!("{:016x}.txt", hash(hash(0, owner.as_bytes()), b"costs"));
+        Self { folder, name, owner }
     }
 
     /// Gives the engine what was kept. Returns whether there was something.
@@ -41,7 +41,8 @@ impl CostCache {
 
     fn read(&self) -> Option<String> {
         let mut text = String::new();
-        fs::File::open(&self.path).ok()?.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).ok()?;
+        let file = fs::File::open(self.folder.file(&self.name)).ok()?;
+        file.take(MAX_BYTES as u64 + 1).read_to_string(&mut text).ok()?;
         Some(text)
     }
 
@@ -58,44 +59,16 @@ impl CostCache {
         }
     }
 
-    /// Whole or not at all: another process may be reading, or writing its own.
     fn write(&self, text: &str) -> std::io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder)?;
-        let unfinished = self.path.with_extension(format!("{}.tmp", std::process::id()));
-        let written = fs::File::create(&unfinished).and_then(|mut file| file.write_all(text.as_bytes()));
-        let done = written.and_then(|()| fs::rename(&unfinished, &self.path));
-        if done.is_err() {
-            let _ = fs::remove_file(&unfinished);
-        }
-        remove_oldest(folder);
+        let done = self.folder.write(&self.name, text.as_bytes());
+        self.folder.remove(is_ours, |place, _, _| place >= MAX_FILES);
         done
     }
 }
 
-/// Also what a process left that was killed while it wrote.
-fn remove_oldest(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    let modified =
-        |e: &fs::DirEntry| e.metadata().and_then(|m| m.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut files: Vec<(SystemTime, PathBuf)> = entries
-        .filter_map(|e| e.ok())
-        .map(|e| (modified(&e), e.path()))
-        .filter(|(_, p)| p.extension().is_some_and(|e| e == "txt" || e == "tmp"))
-        .collect();
-    files.sort_by(|a, b| b.cmp(a));
-    for (_, path) in files.iter().skip(MAX_FILES) {
-        let _ = fs::remove_file(path);
-    }
-}
-
-/// The user's folder for what can be had again. A relative `XDG_CACHE_HOME` counts for nothing, as its rules say.
-fn cache_folder() -> Option<PathBuf> {
-    let from = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let caches = from("XDG_CACHE_HOME")
-        .or_else(|| from("HOME").map(|home| home.join(".cache")))
-        .or_else(|| from("LOCALAPPDATA"))?;
-    Some(caches.join("overdraft").join("costs"))
+/// As [`CostCache::in_folder`] names files.
+fn is_ours(name: &str) -> bool {
+    name.strip_suffix(".txt").is_some_and(|h| h.len() == 16 && h.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Everything that another cost or another acceptance may come from.
@@ -135,27 +108,30 @@ fn hash(h: u64, bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     #[test]
     fn files_are_replaced_whole_and_the_oldest_go_first() {
         let folder = std::env::temp_dir().join(format!("overdraft-costs-{}", std::process::id()));
-        let cache = |i: usize| CostCache::in_folder(&folder, &format!("owner {i}"));
+        let cache = |i: usize| CostCache::in_folder(CacheFolder::at(folder.clone()), format!("owner {i}"));
+        let path = |i: usize| folder.join(cache(i).name);
         for i in 0..MAX_FILES + 6 {
             cache(i).write("first").unwrap();
             cache(i).write(&format!("text {i}")).unwrap();
-            let time = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000 + i as u64);
-            fs::File::options().append(true).open(cache(i).path).unwrap().set_modified(time).unwrap();
+            let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1000 + i as u64);
+            cache(i).folder.touch(&cache(i).name, time);
         }
-        let names: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+        let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names.len(), MAX_FILES);
-        assert!(names.iter().all(|n| n.extension().unwrap() == "txt"), "nothing unfinished is left");
+        assert!(names.iter().all(|n| is_ours(n.to_str().unwrap())), "nothing unfinished is left: {names:?}");
         assert_eq!(cache(0).read(), None);
         assert_eq!(cache(MAX_FILES + 5).read(), Some(format!("text {}", MAX_FILES + 5)));
         // What is far too long is not read to its end; what is no text is not read at all.
-        fs::write(&cache(1).path, vec![b'x'; 1 << 20]).unwrap();
+        fs::write(path(1), vec![b'x'; 1 << 20]).unwrap();
         assert_eq!(cache(1).read().map(|t| t.len()), Some(MAX_BYTES + 1));
-        fs::write(&cache(1).path, [0xff, 0xfe]).unwrap();
+        fs::write(path(1), [0xff, 0xfe]).unwrap();
         assert_eq!(cache(1).read(), None);
         fs::remove_dir_all(&folder).unwrap();
     }

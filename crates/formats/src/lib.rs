@@ -5,6 +5,7 @@
 //! the file and the key or tensor, in bounded time and memory.
 
 pub mod bytes;
+mod cache_folder;
 pub mod chat;
 pub mod error;
 pub mod gguf;
@@ -16,6 +17,7 @@ mod tensor;
 pub mod tokenizer;
 
 pub use bytes::Bytes;
+pub use cache_folder::CacheFolder;
 pub use error::{Error, Result};
 pub use quant::DType;
 pub use tensor::{StoredType, Tensor, TensorInfo};

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Mutex;
+use std::time::SystemTime;
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
 
 use super::compile::{compile, nvrtc_is_present};
-use super::{CudaError, Result, archive, check, disk_cache};
+use super::disk_cache::{self, DiskCache};
+use super::{CudaError, Result, archive, check};
 use crate::kernels::source_hash;
 
 /// A loaded kernel. Lives as long as its device.
@@ -57,6 +59,7 @@ impl Kernel {
 
 pub(super) struct Modules {
     arch: String,
+    cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
 
@@ -73,7 +76,9 @@ unsafe impl Send for ModuleHandle {}
 
 impl Modules {
     pub(super) fn new(arch: String) -> Self {
-        Self { arch, loaded: Mutex::default() }
+        let cache = DiskCache::of_user();
+        cache.remove_unused(SystemTime::now());
+        Self { arch, cache, loaded: Mutex::default() }
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
@@ -106,7 +111,8 @@ impl Modules {
         if let Some(cubin) = archive::find(module, &self.arch, hash) {
             return load_cubin(cubin);
         }
-        if let Some(cubin) = disk_cache::read(module, &self.arch, hash)
+        let kept_as = disk_cache::name(module, &self.arch, hash);
+        if let Some(cubin) = self.cache.read(&kept_as, SystemTime::now())
             // A damaged file is compiled again.
             && let Ok(handle) = load_cubin(&cubin)
         {
@@ -116,7 +122,7 @@ impl Modules {
             return Err(CudaError::NoCompiler { arch: self.arch.clone() });
         }
         let cubin = compile(module, &self.arch)?;
-        disk_cache::write(module, &self.arch, hash, &cubin);
+        self.cache.write(&kept_as, &cubin);
         load_cubin(&cubin)
     }
 
