@@ -310,11 +310,7 @@ __device__ __forceinline__ void weigh(const Half& head, u32 t) {
         product = is_far ? *(const float2*)&room.terms[t][j] : room.products[t][place];
     }
     if (j == n) decay = room.g[(head.local + t) % RING];
-#pragma unroll
-    for (u32 step = 1; step < 32; step *= 2) {
-        const float further = __shfl_down_sync(0xffffffffu, decay, step);
-        if (j + step < 32) decay += further;
-    }
+    decay = sum_from_end(decay);
     const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
     const bool any_far = __any_sync(0xffffffffu, is_far);
     if (j == 0) {

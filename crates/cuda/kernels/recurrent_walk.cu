@@ -138,11 +138,7 @@ extern "C" __global__ void __launch_bounds__(256) walk_weigh(const __grid_consta
                 decay = p.gates[row * 2 * p.value_heads + h];
             }
         }
-#pragma unroll
-        for (u32 step = 1; step < 32; step *= 2) {
-            const float further = __shfl_down_sync(0xffffffffu, decay, step);
-            if (j + step < 32) decay += further;
-        }
+        decay = sum_from_end(decay);
         const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
         const u64 at = (u64)room.row[place] * p.value_heads + h;
         if (j == 0) p.walked.whole[at] = quick_exp(decay);
