@@ -30,6 +30,7 @@ __device__ __forceinline__ void wgmma_wait() {
 #define P8 "%0,%1,%2,%3,%4,%5,%6,%7"
 #define P16 P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define P24 P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define P32 P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
 // Operands of the sums, their names, and the names of A, B and whether to add.
 #define WGMMA(TILES, N, SUMS, D_NAMES, A_NAMES, B_NAME, ADD_NAME)                                                                 \
     __device__ __forceinline__ void wgmma(float (&d)[TILES][4], const u32 (&a)[4], u64 b, u32 add) {                               \
@@ -48,6 +49,6 @@ WGMMA(2, "16", SUMS_2, P8, "%8,%9,%10,%11", "%12", "%13")
 WGMMA(3, "24", SUMS_3, P8 ",%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17")
 WGMMA(4, "32", D4(0), P16, "%16,%17,%18,%19", "%20", "%21")
 WGMMA(6, "48", SUMS_6, P24, "%24,%25,%26,%27", "%28", "%29")
-WGMMA(8, "64", SUMS_8, P24 ",%24,%25,%26,%27,%28,%29,%30,%31", "%32,%33,%34,%35", "%36", "%37")
+WGMMA(8, "64", SUMS_8, P32, "%32,%33,%34,%35", "%36", "%37")
 #undef D
 #endif
