@@ -25,7 +25,7 @@ fn is_linear(op: &Op) -> bool {
 const KINDS: [(&str, Belongs); 9] = [
     ("embed", |op| matches!(op, Op::Embed { .. })),
     ("all", |_| true),
-    ("linear, norm", is_linear),
+    ("linear and norm", is_linear),
     ("not linear", |op| !is_linear(op)),
     ("norm", |op| matches!(op, Op::Norm { .. })),
     ("recurrent", |op| matches!(op, Op::RecurrentPrepare(_) | Op::Recurrent(_) | Op::GatedNorm { .. })),
@@ -220,6 +220,10 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let contexts: Vec<usize> = contexts.split(',').filter_map(|n| n.parse().ok()).collect();
     let only: Vec<&str> =
         args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').filter(|kind| !kind.is_empty()).collect());
+    if let Some(unknown) = only.iter().find(|kind| KINDS.iter().all(|k| k.0 != **kind)) {
+        println!("no kind of op is `{unknown}`; there are: {}", KINDS.map(|k| k.0).join(", "));
+        return false;
+    }
     let prompt = args.get(4).and_then(|n| n.parse().ok()).unwrap_or(PROMPT);
     let checkpoint = Checkpoint::open(Path::new(file)).unwrap();
     let started = Instant::now();
