@@ -310,7 +310,7 @@ __device__ __forceinline__ void weigh(const Half& head, u32 t) {
         product = is_far ? *(const float2*)&room.terms[t][j] : room.products[t][place];
     }
     if (j == n) decay = room.g[(head.local + t) % RING];
-    decay = sum_from_end(decay);
+    decay = sum_from_end<32>(decay);
     const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
     const bool any_far = __any_sync(0xffffffffu, is_far);
     if (j == 0) {

@@ -363,17 +363,6 @@ __device__ __forceinline__ void multiply_keys(const Head<FULL>& head, u32 grid) 
     }
 }
 
-// The lane's number and all behind it.
-__device__ __forceinline__ float sum_from_end(float x) {
-    const u32 lane = threadIdx.x & 31;
-#pragma unroll
-    for (u32 step = 1; step < 32; step *= 2) {
-        const float further = __shfl_down_sync(0xffffffffu, x, step);
-        if (lane + step < 32) x += further;
-    }
-    return x;
-}
-
 // Of the decays g of a row's past, a lane each, and of the row behind them: what is left from just after each past row to this
 // one, and of all. Summed from the row's end: sums from the grid reach -1500 and their differences would lose the digits that
 // matter.
@@ -381,7 +370,7 @@ struct Weighed {
     float each, whole;
 };
 __device__ __forceinline__ Weighed weigh_row(float decay) {
-    decay = sum_from_end(decay);
+    decay = sum_from_end<32>(decay);
     const float each = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
     return {each, quick_exp(__shfl_sync(0xffffffffu, decay, 0))};
 }

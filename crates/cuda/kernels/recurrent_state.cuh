@@ -215,6 +215,18 @@ struct Folded {
     const float *key, *delta;
 };
 
+// The lane's number and all behind it, of N lanes.
+template <u32 N>
+__device__ __forceinline__ float sum_from_end(float x) {
+    const u32 lane = threadIdx.x % N;
+#pragma unroll
+    for (u32 step = 1; step < N; step *= 2) {
+        const float further = __shfl_down_sync(0xffffffffu, x, step, N);
+        if (lane + step < N) x += further;
+    }
+    return x;
+}
+
 // What is left of each of 16 rows at their end, by row in `each`, and of what was before them.
 struct FoldWeights {
     float each, all;
@@ -222,12 +234,7 @@ struct FoldWeights {
 template <typename GAt>
 __device__ __forceinline__ FoldWeights fold_weights(GAt g_at) {
     const u32 lane = threadIdx.x & 31;
-    float decay = g_at(lane % GRID);
-#pragma unroll
-    for (u32 step = 1; step < GRID; step *= 2) {
-        const float other = __shfl_down_sync(0xffffffffu, decay, step, GRID);
-        if (lane % GRID + step < GRID) decay += other;
-    }
+    const float decay = sum_from_end<GRID>(g_at(lane % GRID));
     const float after = __shfl_down_sync(0xffffffffu, decay, 1, GRID);
     return {quick_exp(lane % GRID + 1 < GRID ? after : 0.0f), quick_exp(__shfl_sync(0xffffffffu, decay, 0))};
 }

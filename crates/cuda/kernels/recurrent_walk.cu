@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(256) walk_weigh(const __grid_consta
                 decay = p.gates[row * 2 * p.value_heads + h];
             }
         }
-        decay = sum_from_end(decay);
+        decay = sum_from_end<32>(decay);
         const float weight = quick_exp(__shfl_down_sync(0xffffffffu, decay, 1));
         const u64 at = (u64)room.row[place] * p.value_heads + h;
         if (j == 0) p.walked.whole[at] = quick_exp(decay);
