@@ -1,20 +1,21 @@
 // The parts of a round that are not a plan's: from what is known of its sequences to the rows of each step, and from what was
 // chosen to what is known after it. Definition: plan/src/round_definition.rs. One block each. Other kernels read
 // a step's data before they wait, so the queue lets none overlap the one that made it.
+#include "listed.cuh"
 #include "step.cuh"
 
 #define MAX_SEQS 16u
 #define MAX_ROWS 128u
 #define TREE_ROWS 64u  // of one sequence
 #define STOP_IDS 8u
-#define DRAWING 16u
+#define DRAWING (sizeof(Drawing) / 4)
 #define NONE 0xffffffffu
 
 struct Resident {
     u32 committed, injected, stored_grid, root, limit, is_active;
     u32 forced, owed;  // tokens accepted a round in 65536ths, 0: what the target says; and what rounds fell short of a fraction
     u32 stop_ids[STOP_IDS];
-    u32 drawing[DRAWING];
+    Drawing drawing;
 };
 
 struct Member {
@@ -346,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
         p.between->log_weight[r] = t.weight[m][node];
     }
     u32* counts = (u32*)p.step.counts;
-    for (u32 i = threadIdx.x; i < n * DRAWING; i += blockDim.x) counts[p.drawings + i] = here.known[i / DRAWING].drawing[i % DRAWING];
+    for (u32 i = threadIdx.x; i < n * DRAWING; i += blockDim.x) counts[p.drawings + i] = ((const u32*)&here.known[i / DRAWING].drawing)[i % DRAWING];
     if (threadIdx.x == 0) counts[7] = p.drawings, p.between->drafted = now();
 }
 
@@ -389,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
         for (u32 up = __ffsll(found) - 1; up != 0; up = __shfl_sync(0xffffffffu, up < 32 ? parent[0] : parent[1], up & 31)) path |= 1ull << up;
         if (lane == 0) r.owed = wanted & 0xffff;
     }
-    u32 at = 0, n_path = 0, root = r.root, is_active = 1, doubt = NONE;
+    u32 at = 0, n_path = 0, root = r.root, is_active = 1, doubt = NONE, joined = NONE, n_joined = 0;
     while (true) {
         u32 next = __shfl_sync(0xffffffffu, at < 32 ? chosen[0].token : chosen[1].token, at & 31);
         if (forced && next != NONE) {
@@ -410,6 +411,7 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
             break;
         }
         root = next;
+        if (lane == n_joined++) joined = next;
         const bool is_stop = lane < STOP_IDS && r.stop_ids[lane] == next;
         if (__any_sync(0xffffffffu, is_stop) || seq.committed + n_path + 2 >= r.limit) {
             is_active = 0;
@@ -420,6 +422,12 @@ extern "C" __global__ void __launch_bounds__(512) round_accept(const __grid_cons
         at = __ffsll(child) - 1;
         if (lane == 0) accepted[1 + n_path] = (u16)(seq.first + at);
         n_path++;
+    }
+    if (r.drawing.kind & COUNTS) {
+        Adjustment* listed = (Adjustment*)(p.step.tables + r.drawing.listed);
+        const u32 n_listed = count_answered(listed, r.drawing.n_listed, joined, lane < n_joined);
+        __syncwarp();
+        if (lane == 0) r.drawing.n_listed = n_listed;
     }
     if (lane != 0) return;
     accepted[0] = (u16)n_path;

@@ -5,6 +5,7 @@
 // A row's blocks read its logits for the best, then for those that may be drawn. Top-k and top-p mostly keep few: tokens at least as
 // good as the so-manieth of the warps' best ones are no more than a block can sort; otherwise histograms find where they end.
 #include "chance.cuh"
+#include "listed.cuh"
 #include "row_cluster.cuh"
 
 // As many as threads of a block.
@@ -24,29 +25,8 @@
 #define MARKS 1024u
 #define ALL (~0ull)
 
-// As step_data.rs packs it.
-#define GREEDY 1u
-#define COUNTS_DRAFTED 2u
-struct Drawing {
-    u32 kind, top_k;
-    float scale;
-    u32 least_weight;
-    u64 share, seed;
-    u32 choice;
-    float repetition, frequency, presence;
-    u32 listed, n_listed;
-    // No token at this distance or further can be drawn.
-    float reach;
-    u32 pad;
-};
 // For all sequences of a step that says nothing of it.
 __device__ const Drawing PLAIN = {GREEDY, 0, 1.0f, 0, ALL, 0, 0, 1.0f, 0.0f, 0.0f, 0, 0, REACH_OF_CHANCE, 0};
-struct Adjustment {
-    u32 token;
-    float bias;
-    u32 answered_and_prompt;
-};
-
 struct Sample {
     Step step;
     const float* logits;  // [rows, vocab]
@@ -57,17 +37,6 @@ struct Sample {
 // Nearer first, then the lower token.
 __device__ __forceinline__ u64 rank_of(u32 token, float distance) {
     return (u64)__float2uint_rz(__fmul_rn(distance, 33554432.0f)) << TOKEN_BITS | token;
-}
-
-// The first listed token that is not below `token`.
-__device__ __noinline__ u32 find(const Adjustment* listed, u32 n, u32 token) {
-    u32 low = 0;
-    while (low < n) {
-        const u32 middle = (low + n) / 2;
-        if (listed[middle].token < token) low = middle + 1;
-        else n = middle;
-    }
-    return low;
 }
 
 // A block's share of a row: tokens from..to.
@@ -192,10 +161,10 @@ extern "C" __global__ void CLUSTER __launch_bounds__(THREADS, 2) sample(const __
     const u64 top_p = how.share;
     const float reach = how.reach;
     const u32 span = THREADS / 32 * share_of_warp(p.vocab), from = min(rank * span, p.vocab), to = min(from + span, p.vocab);
-    Share left = {p.logits + (u64)nth * p.vocab, p.vocab, from, to, how.scale, 0.0f, &how, (const Adjustment*)(words + how.listed), marks, drafted, 0, 0, 0, false, false};
+    Share left = {p.logits + (u64)nth * p.vocab, p.vocab, from, to, how.scale, 0.0f, &how, (const Adjustment*)(p.step.tables + how.listed), marks, drafted, 0, 0, 0, false, false};
     const Seq seq = p.step.seqs[row.seq];
     const u32 sure_end = seq.committed + seq.n_sure;
-    if (kind & COUNTS_DRAFTED) left.n_drafted = row.pos + 1 > sure_end ? row.pos + 1 - sure_end : 0;
+    if (kind & COUNTS) left.n_drafted = row.pos + 1 > sure_end ? row.pos + 1 - sure_end : 0;
     left.is_changed = n_listed + left.n_drafted > 0;
     if (me == 0) n_few = 0;
     if (left.is_changed) {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
+use overdraft_plan::draw::Adjustment;
 use overdraft_plan::{
     Act, ActSpec, Backend, BackendError, Choice, DeviceUse, Footprint, Outcome, Plan, PlanId, Resident,
     RoundId, RoundSpec, RowSet, StateId, StateSpec, Step, Terms, Weights,
@@ -405,8 +406,13 @@ impl Backend for Cuda {
         Ok(self.make_round(spec, state)?)
     }
 
-    fn set_resident(&mut self, _: StateId, resident: &Resident) -> std::result::Result<(), BackendError> {
-        Ok(self.tell_resident(resident)?)
+    fn set_resident(
+        &mut self,
+        _: StateId,
+        resident: &Resident,
+        listed: &[Adjustment],
+    ) -> std::result::Result<(), BackendError> {
+        Ok(self.tell_resident(resident, listed)?)
     }
 
     fn set_tables(

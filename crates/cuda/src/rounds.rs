@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 
+use overdraft_plan::draw::Adjustment;
 use overdraft_plan::{
-    Fate, MAX_DRAFT_DEPTH, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT, NO_TOKEN, Outcome, PAGE,
-    PlanId, Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
+    Fate, MAX_DRAFT_DEPTH, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT, NO_TOKEN,
+    Outcome, PAGE, PlanId, Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
 };
 
 use crate::backend::Cuda;
@@ -14,7 +15,7 @@ use crate::linear::Gpu;
 use crate::ops::commit::{self, Accepted, CommitTables};
 use crate::ops::{self, Cx, kernel_params};
 use crate::plan_memory::CHOICE_BYTES;
-use crate::step_data::{DRAWING, StepLayout, StepView, drawing_words};
+use crate::step_data::{ADJUSTMENT, DRAWING, StepLayout, StepView, drawing_words, pack_listed};
 
 /// Outcomes and terms that have places of their own: more than are asked for and not taken. `RING` of `round.cu`, which
 /// counts rounds too.
@@ -74,9 +75,14 @@ struct Prepared {
 struct RoundMemory {
     /// By slot.
     residents: DeviceBuffer,
-    /// `[slot, class, max_pages]`
+    /// `[slot, class, max_pages]`, and behind them lists of tokens that bias and penalties change, `[MAX_RESIDENTS, MAX_LISTED]`:
+    /// kernels know both by one address.
     tables: DeviceBuffer,
     max_pages: usize,
+    /// Words of page tables.
+    lists_at: usize,
+    /// Whose turn it is among the places of lists.
+    next_list: usize,
     terms: DeviceBuffer,
     between: DeviceBuffer,
     accepted: DeviceBuffer,
@@ -129,11 +135,14 @@ impl RoundMemory {
         gpu.queue.clear(&between, 0, 4 * BETWEEN)?;
         let buffer = |what, words: usize| DeviceBuffer::new(device, what, 4 * words);
         let max_pages = positions.div_ceil(PAGE);
+        let lists_at = slots * n_classes * max_pages;
         let event = || Event::new(device);
         Ok(Self {
             residents: buffer("residents", slots * RESIDENT)?,
-            tables: buffer("page tables", slots * n_classes * max_pages)?,
+            tables: buffer("page tables", lists_at + MAX_RESIDENTS * MAX_LISTED * ADJUSTMENT)?,
             max_pages,
+            lists_at,
+            next_list: 0,
             terms: buffer("terms of a round", TERMS)?,
             between,
             accepted: DeviceBuffer::new(device, "accepted rows", size_of::<Accepted>() * MAX_RESIDENTS)?,
@@ -202,17 +211,43 @@ impl Cuda {
         unsafe { self.queue.send_part(block, 0, to, 4 * at, 4 * filled) }
     }
 
-    pub(crate) fn tell_resident(&mut self, r: &Resident) -> Result<()> {
+    pub(crate) fn tell_resident(&mut self, r: &Resident, listed: &[Adjustment]) -> Result<()> {
+        let list_at = self.tell_listed(r, listed)?;
         let (tokens, owed) = r.forced.map_or((0, 0), |pace| (pace.tokens, pace.owed));
         let known =
             [r.committed, r.injected, r.stored_grid, r.root, r.limit, u32::from(r.is_active), tokens, owed];
         let fill = |words: &mut [u32]| {
             words[..8].copy_from_slice(&known);
             words[8..16].copy_from_slice(&r.stop_ids);
-            words[16..RESIDENT].copy_from_slice(&drawing_words(&r.drawing, 0, 0));
+            words[16..RESIDENT].copy_from_slice(&drawing_words(
+                &r.drawing,
+                list_at as u32,
+                listed.len() as u32,
+            ));
             RESIDENT
         };
         self.tell(fill, r.slot as usize * RESIDENT, RESIDENT, false)
+    }
+
+    /// Sends the list of a sequence that has or will have one, in the place that was told of longest ago; returns where it lies.
+    fn tell_listed(&mut self, r: &Resident, listed: &[Adjustment]) -> Result<usize> {
+        if listed.is_empty() && !r.drawing.has_penalties() {
+            return Ok(0);
+        }
+        if listed.len() > MAX_LISTED {
+            return Err(CudaError::Unsupported {
+                what: format!("a round with {} tokens that bias and penalties change", listed.len()),
+                why: format!("there is room for {MAX_LISTED}"),
+            });
+        }
+        let Some(memory) = &mut self.rounds.memory else { return Err(no_round()) };
+        let at = memory.lists_at + memory.next_list * MAX_LISTED * ADJUSTMENT;
+        memory.next_list = (memory.next_list + 1) % MAX_RESIDENTS;
+        let words = listed.len() * ADJUSTMENT;
+        if words > 0 {
+            self.tell(|to| pack_listed(listed, to), at, words, true)?;
+        }
+        Ok(at)
     }
 
     pub(crate) fn tell_tables(

@@ -1,15 +1,15 @@
 //! A step as the device reads it: one block of words, packed into pinned memory and sent whole. `kernels/step.cuh` has
 //! the same layout.
 
-use overdraft_plan::draw::{Drawing, mix};
+use overdraft_plan::draw::{Adjustment, Drawing, mix};
 use overdraft_plan::{BUCKETS, GRID, MAX_DRAFT_DEPTH, Step, WINDOW_ROWS, grid_of};
 
 /// Rows and sequences are eight words each.
 const RECORD: usize = 8;
 const COUNTS: usize = 8;
-/// Words of what a sequence wants of its draws (`Drawing` of `sample.cu`), and of a token that bias or penalties change.
+/// Words of what a sequence wants of its draws, and of a token that bias or penalties change (`listed.cuh`).
 pub(crate) const DRAWING: usize = 16;
-const ADJUSTMENT: usize = 3;
+pub(crate) const ADJUSTMENT: usize = 3;
 /// Earlier rows that a recurrent row can need.
 const REACH: usize = 2 * GRID;
 /// Marks a place in the kept window among `pasts`; other rows are there with their place among the sequence's rows.
@@ -189,18 +189,25 @@ impl StepLayout {
         let mut at = drawings + step.n_seqs() * DRAWING;
         for s in 0..step.n_seqs() {
             let (seq, to) = (step.seq(s), drawings + s * DRAWING);
-            let record = drawing_words(&seq.drawing, at as u32, seq.listed().len() as u32);
+            let listed = (at - self.tables()) as u32;
+            let record = drawing_words(&seq.drawing, listed, seq.listed().len() as u32);
             words[to..][..DRAWING].copy_from_slice(&record);
-            for change in seq.listed() {
-                let counts = change.answered << 1 | change.is_in_prompt as u32;
-                words[at..][..ADJUSTMENT].copy_from_slice(&[change.token, change.bias.to_bits(), counts]);
-                at += ADJUSTMENT;
-            }
+            at += pack_listed(seq.listed(), &mut words[at..]);
         }
     }
 }
 
-/// As `Drawing` of `sample.cu`. `listed`: where the tokens lie that it changes, in words of the step, and how many they are.
+/// As `Adjustment` of `listed.cuh`; returns how many words they take.
+pub(crate) fn pack_listed(listed: &[Adjustment], words: &mut [u32]) -> usize {
+    for (to, change) in words.chunks_exact_mut(ADJUSTMENT).zip(listed) {
+        let counts = change.answered << 1 | change.is_in_prompt as u32;
+        to.copy_from_slice(&[change.token, change.bias.to_bits(), counts]);
+    }
+    listed.len() * ADJUSTMENT
+}
+
+/// As `Drawing` of `listed.cuh`. `listed`: where the tokens lie that it changes, in words from the page tables on, and how many
+/// they are.
 pub(crate) fn drawing_words(how: &Drawing, listed: u32, n_listed: u32) -> [u32; DRAWING] {
     let kind = how.is_greedy() as u32 | (how.has_penalties() as u32) << 1;
     let (share, seed) = (how.share().unwrap_or(u64::MAX), mix(how.seed));
@@ -228,7 +235,6 @@ pub(crate) fn drawing_words(how: &Drawing, listed: u32, n_listed: u32) -> [u32; 
 mod tests {
     use super::*;
     use overdraft_plan::NO_PARENT;
-    use overdraft_plan::draw::Adjustment;
 
     #[test]
     fn a_tree_is_packed_as_the_kernels_read_it() {
@@ -260,6 +266,6 @@ mod tests {
         layout.pack(&step, &mut words);
         let drawing = &words[words[7] as usize..];
         assert_eq!(drawing[..6], [0, 20, 2.0f32.to_bits(), 0, u32::MAX, u32::MAX]);
-        assert_eq!(words[drawing[12] as usize..], [9, 1.0f32.to_bits(), 7]);
+        assert_eq!(words[layout.tables() + drawing[12] as usize..], [9, 1.0f32.to_bits(), 7]);
     }
 }

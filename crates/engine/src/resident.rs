@@ -119,12 +119,13 @@ impl Engine {
             return false;
         }
         let beside = Beside { rows: writers - 1, tokens: (writers - 1) as f64, drafting: 0 };
+        let listed_room = self.backend.listed_room();
         let Self { seqs, rounds, residence, cost, .. } = self;
         let known = |id| residence.known.iter().any(|k| k.id == id);
         for (seq, round) in seqs.iter().zip(rounds.iter_mut()).filter(|(seq, _)| seq.is_writing()) {
             let waiting = seq.committed - round.injected;
             let is_known = if is_entering { (1..=MAX_ENTERING).contains(&waiting) } else { known(seq.id) };
-            if !is_known || !can_reside(seq, round) {
+            if !is_known || !can_reside(seq, round, listed_room) {
                 return false;
             }
             let decision = round.policy.decide(cost, beside);
@@ -156,7 +157,7 @@ impl Engine {
         }
         for (seq, round) in self.seqs.iter_mut().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
             if is_entering {
-                self.backend.set_resident(self.state, &resident(seq, round))?;
+                self.backend.set_resident(self.state, &resident(seq, round), seq.history.listed())?;
                 residence.known.push(Known { id: seq.id, pages: 0 });
             }
             let pages = (seq.committed + FURTHEST).min(seq.limit + SLACK).div_ceil(PAGE);
@@ -397,9 +398,9 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
 }
 
 /// What the device can choose by itself, and nothing that the host must see first.
-fn can_reside(seq: &Sequence, round: &mut Round) -> bool {
-    !seq.request.sampling.drawing.has_penalties()
-        && seq.history.listed().is_empty()
+fn can_reside(seq: &Sequence, round: &mut Round, listed_room: usize) -> bool {
+    // With what rounds under way can count, and the next.
+    seq.history.stays_within(listed_room, AHEAD * MAX_ENTERING)
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS
         && round.policy.mode() != Mode::Off

@@ -101,13 +101,14 @@ impl History {
 
     /// A token has joined the answer.
     pub fn answer(&mut self, token: u32) {
-        if !self.counts {
-            return;
+        if self.counts {
+            Adjustment::count(&mut self.listed, token);
         }
-        match self.listed.binary_search_by_key(&token, |a| a.token) {
-            Ok(at) => self.listed[at].answered += 1,
-            Err(at) => self.listed.insert(at, Adjustment { token, answered: 1, ..Default::default() }),
-        }
+    }
+
+    /// Whether the list still holds no more than `most` tokens when so many have joined the answer.
+    pub fn stays_within(&self, most: usize, joining: usize) -> bool {
+        self.listed.len() + if self.counts { joining } else { 0 } <= most
     }
 
     pub fn listed(&self) -> &[Adjustment] {

@@ -22,9 +22,15 @@ const PROMPTS: [&str; 5] = [
     "def is_prime(n):\n",
 ];
 
+/// Rounds that the engine asks for before it takes one.
+const AHEAD: usize = 2;
+
 /// The engine's rounds, and the backend's with how many of them ran.
 fn both(config: EngineConfig) -> [(Engine, Arc<AtomicUsize>); 2] {
-    let rounds = DefinedRounds::new(Cpu::new(1));
+    both_with(DefinedRounds::new(Cpu::new(1)), config)
+}
+
+fn both_with(rounds: DefinedRounds<Cpu>, config: EngineConfig) -> [(Engine, Arc<AtomicUsize>); 2] {
     let count = rounds.count();
     let engine = |backend: Box<dyn Backend>| demo_pair_on(backend, DemoPair::WithDraft, config);
     [(engine(Box::new(Cpu::new(1))), Arc::default()), (engine(Box::new(rounds)), count)]
@@ -102,6 +108,78 @@ fn five_that_come_and_go_write_the_same_in_rounds_of_the_backend() {
             let rounds = count.load(Ordering::Relaxed);
             assert!(mode == Mode::Auto || rounds > 8, "{mode:?} {budget:?}: only {rounds} rounds");
         }
+    }
+}
+
+/// Bias and penalties of each kind, greedy and drawn.
+fn changing(nth: usize) -> Sampling {
+    let counted = Drawing { repetition_penalty: 1.3, presence_penalty: 0.4, ..Default::default() };
+    let drawn = Drawing { temperature: 0.9, top_p: 0.95, frequency_penalty: 0.3, seed: 5, ..counted };
+    let bias = vec![(10, 1.5), (300, -2.0), (11, f32::NEG_INFINITY), (300, 0.5)];
+    match nth % 4 {
+        0 => counted.into(),
+        1 => Sampling { drawing: drawn, bias },
+        2 => Sampling { bias, ..Default::default() },
+        _ => Drawing { top_k: 20, ..drawn }.into(),
+    }
+}
+
+#[test]
+fn bias_and_penalties_count_in_rounds_of_the_backend_as_in_steps() {
+    let modes = [(Mode::Chain, Some(7)), (Mode::Tree, Some(15)), (Mode::Auto, None)];
+    for (mode, budget) in modes {
+        for witness in [Witness::Fingerprints, Witness::None] {
+            let [(mut own, _), (mut resident, count)] = both(config(mode, budget, witness));
+            // The last write beside texts that nothing changes.
+            for (first, n) in [(0, 1), (1, 1), (2, 1), (0, 5)] {
+                let requests = PROMPTS[first..first + n].iter().enumerate().map(|(i, prompt)| {
+                    let plain = request(&own, prompt, 40);
+                    if i == 4 { plain } else { Request { sampling: changing(first + i), ..plain } }
+                });
+                let requests: Vec<Request> = requests.collect();
+                let wanted = write(&mut own, &requests, 3);
+                let got = write(&mut resident, &requests, 3);
+                assert_eq!(got, wanted, "{n} from {first} with {mode:?} {budget:?}, {witness:?}");
+            }
+            let rounds = count.load(Ordering::Relaxed);
+            assert!(mode == Mode::Auto || rounds > 20, "{mode:?} {budget:?}: only {rounds} rounds");
+        }
+    }
+}
+
+#[test]
+fn a_text_whose_list_has_no_room_left_goes_on_without_rounds() {
+    const ROOM: usize = 400;
+    let rounds = DefinedRounds::new(Cpu::new(1)).with_listed_room(ROOM);
+    let [(mut own, _), (mut resident, count)] =
+        both_with(rounds, config(Mode::Chain, Some(7), Witness::None));
+    let counted = Drawing { presence_penalty: 0.7, ..Default::default() };
+    // Tokens with bias; then whether rounds run at all, and to the end. Those of a counted text come on top.
+    let rows = [
+        (Drawing::GREEDY, ROOM, true, true),
+        (Drawing::GREEDY, ROOM + 1, false, false),
+        (counted, ROOM - 200, true, true),
+        (counted, ROOM - 80, true, false),
+        (counted, ROOM - 10, false, false),
+    ];
+    for (drawing, listed, begins, stays) in rows {
+        // The last of a vocabulary hardly occur.
+        let vocab = own.decoder().hyper.vocab as u32;
+        let bias = (vocab - listed as u32..vocab).map(|token| (token, -0.25)).collect();
+        let request = Request { sampling: Sampling { drawing, bias }, ..request(&own, PROMPTS[0], 120) };
+        let wanted = write(&mut own, std::slice::from_ref(&request), 1).remove(0);
+        let before = count.load(Ordering::Relaxed);
+        resident.admit(request).unwrap();
+        let (mut got, mut at_half) = (Text::default(), 0);
+        while !resident.is_idle() {
+            resident.step().unwrap().into_iter().for_each(|event| got.add(event));
+            if got.tokens.len() < 80 {
+                at_half = count.load(Ordering::Relaxed);
+            }
+        }
+        assert_eq!(got, wanted, "{listed}");
+        let rounds = (at_half > before, count.load(Ordering::Relaxed) > at_half + AHEAD);
+        assert_eq!(rounds, (begins, stays), "{listed}");
     }
 }
 

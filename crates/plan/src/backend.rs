@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::draw::Adjustment;
 use crate::plan::{Act, Choice, Plan};
-use crate::round::{Outcome, Resident, RoundId, RoundSpec, Terms};
+use crate::round::{MAX_LISTED, Outcome, Resident, RoundId, RoundSpec, Terms};
 use crate::state::StateSpec;
 use crate::step::{Step, StepError};
 use crate::weights::Weights;
@@ -122,14 +123,26 @@ pub trait Backend: Send {
         false
     }
 
+    /// Tokens that the list of a sequence that takes part may have: what bias and penalties change.
+    fn listed_room(&self) -> usize {
+        MAX_LISTED
+    }
+
     /// Makes a round of plans that were prepared, for one state.
     fn prepare_round(&mut self, _spec: RoundSpec, _state: StateId) -> Result<RoundId, BackendError> {
         Err(no_rounds())
     }
 
-    /// Says what a sequence is that takes part in rounds from now on, in place of what was known of its slot. No round is
-    /// under way, and one has been prepared.
-    fn set_resident(&mut self, _state: StateId, _resident: &Resident) -> Result<(), BackendError> {
+    /// Says what a sequence is that takes part in rounds from now on, in place of what was known of its slot. `listed`: what
+    /// bias and penalties know of its tokens, the root's included, by token and each once, at most [`Self::listed_room`] as
+    /// long as it takes part. No round is under way, and one has been prepared. Of those with a list no more than the last
+    /// [`crate::MAX_RESIDENTS`] need be known.
+    fn set_resident(
+        &mut self,
+        _state: StateId,
+        _resident: &Resident,
+        _listed: &[Adjustment],
+    ) -> Result<(), BackendError> {
         Err(no_rounds())
     }
 

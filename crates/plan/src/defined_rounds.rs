@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::backend::{Backend, BackendError, DeviceUse, PlanId, StateId};
+use crate::draw::Adjustment;
 use crate::host_rounds::HostRounds;
 use crate::plan::{Act, Choice, Plan};
 use crate::round::{Outcome, Resident, RoundId, RoundSpec, Terms};
@@ -21,6 +22,12 @@ pub struct DefinedRounds<B> {
 impl<B: Backend> DefinedRounds<B> {
     pub fn new(backend: B) -> Self {
         Self { backend, rounds: HostRounds::default(), run: Arc::default() }
+    }
+
+    /// With lists of so many tokens at most.
+    pub fn with_listed_room(mut self, room: usize) -> Self {
+        self.rounds.listed_room = Some(room);
+        self
     }
 
     /// Rounds run so far.
@@ -78,11 +85,19 @@ impl<B: Backend> Backend for DefinedRounds<B> {
     fn has_rounds(&self) -> bool {
         true
     }
+    fn listed_room(&self) -> usize {
+        self.rounds.listed_room()
+    }
     fn prepare_round(&mut self, spec: RoundSpec, _: StateId) -> Result<RoundId, BackendError> {
         Ok(self.rounds.prepare(spec))
     }
-    fn set_resident(&mut self, _: StateId, resident: &Resident) -> Result<(), BackendError> {
-        self.rounds.set_resident(resident);
+    fn set_resident(
+        &mut self,
+        _: StateId,
+        resident: &Resident,
+        listed: &[Adjustment],
+    ) -> Result<(), BackendError> {
+        self.rounds.set_resident(resident, listed);
         Ok(())
     }
     fn set_tables(

@@ -4,14 +4,17 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::backend::{Backend, BackendError, StateId};
-use crate::draw::Drawing;
+use crate::draw::{Adjustment, Drawing};
 use crate::op::NO_TOKEN;
-use crate::round::{Fate, MAX_STOP_IDS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms};
+use crate::round::{
+    Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms,
+};
 use crate::round_definition::{accept, cut, grow};
 use crate::step::{NO_PARENT, Step};
 
 struct Kept {
     resident: Resident,
+    listed: Vec<Adjustment>,
     tables: Vec<Vec<u32>>,
 }
 
@@ -25,17 +28,25 @@ pub struct HostRounds {
     spare: Vec<Outcome>,
     step: Step,
     paths: Vec<Vec<u32>>,
+    /// Tokens of a list at most, where that is not [`MAX_LISTED`].
+    pub(crate) listed_room: Option<usize>,
 }
 
 impl HostRounds {
+    pub fn listed_room(&self) -> usize {
+        self.listed_room.unwrap_or(MAX_LISTED)
+    }
+
     pub fn prepare(&mut self, spec: RoundSpec) -> RoundId {
         self.specs.push(spec);
         RoundId(self.specs.len() as u32 - 1)
     }
 
-    pub fn set_resident(&mut self, resident: &Resident) {
+    pub fn set_resident(&mut self, resident: &Resident, listed: &[Adjustment]) {
         let kept = self.kept_mut(resident.slot);
         kept.resident = *resident;
+        kept.listed.clear();
+        kept.listed.extend_from_slice(listed);
     }
 
     pub fn set_tables<'t>(&mut self, slot: u32, tables: impl Iterator<Item = &'t [u32]>) {
@@ -62,6 +73,7 @@ impl HostRounds {
                 forced: None,
                 is_active: false,
             },
+            listed: Vec::new(),
             tables: Vec::new(),
         })
     }
@@ -105,11 +117,16 @@ impl HostRounds {
             for ((fate, path), slot) in outcome.fates.iter_mut().zip(&mut self.paths).zip(residents) {
                 let nodes = &outcome.nodes[fate.first as usize..][..fate.n_nodes as usize];
                 if let Some(kept) = &mut self.kept[slot] {
-                    accept(&mut kept.resident, nodes, fate, path);
+                    accept(&mut kept.resident, &mut kept.listed, nodes, fate, path);
                 }
                 path.iter_mut().for_each(|row| *row += fate.first);
             }
             backend.commit(spec.verify, state, &self.step, &self.paths);
+        }
+        let longest = members.iter().map(|member| self.kept(member).listed.len()).max().unwrap_or(0);
+        if longest > self.listed_room() {
+            let why = format!("it has room for {}", self.listed_room());
+            return Err(BackendError::Unsupported { what: format!("a list of {longest} tokens"), why });
         }
         outcome.step_seconds = verifying.elapsed().as_secs_f64();
         self.done.push_back(outcome);
@@ -130,7 +147,7 @@ impl HostRounds {
         let mut step = std::mem::take(&mut self.step);
         step.clear();
         for member in members {
-            let Kept { resident, tables } = self.kept(member);
+            let Kept { resident, tables, .. } = self.kept(member);
             let waiting = resident.committed - resident.injected;
             if waiting > 0 {
                 let tables = tables.iter().map(Vec::as_slice);
@@ -164,7 +181,7 @@ impl HostRounds {
                 step.begin_prompts();
             }
             for member in batch {
-                let Kept { resident, tables } = self.kept(member);
+                let Kept { resident, tables, .. } = self.kept(member);
                 let tables = tables.iter().map(Vec::as_slice);
                 let s = step.add_seq(resident.slot, resident.committed, spec.block_size as u32, 0, tables);
                 let mut parent = step.push(s, resident.root, NO_PARENT);
@@ -196,10 +213,10 @@ impl HostRounds {
         let mut step = std::mem::take(&mut self.step);
         step.clear();
         for ((member, tree), count) in members.iter().zip(trees).zip(counts) {
-            let Kept { resident, tables } = self.kept(member);
+            let Kept { resident, listed, tables } = self.kept(member);
             let tables = tables.iter().map(Vec::as_slice);
             let s = step.add_seq(resident.slot, resident.committed, 1, resident.stored_grid, tables);
-            step.draw(s, resident.drawing, &[]);
+            step.draw(s, resident.drawing, listed);
             let first = step.n_rows() as u32;
             for node in &tree[..=*count] {
                 let parent = if node.parent == NO_PARENT { NO_PARENT } else { first + node.parent };

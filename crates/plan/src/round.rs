@@ -15,6 +15,9 @@ pub const MAX_ROUND_ROWS: usize = 128;
 pub const MAX_ROUND_TREE: usize = 64;
 /// Tokens that end a sequence where the round runs; more are for the host to find.
 pub const MAX_STOP_IDS: usize = 8;
+/// Tokens of a sequence that bias and penalties change, at most: 96 KB of them. A text that could come to have more is the
+/// host's.
+pub const MAX_LISTED: usize = 8192;
 /// Rows that a sequence can have waiting for the draft when a round begins: a root and the deepest path.
 pub const MAX_ENTERING: usize = MAX_DRAFT_DEPTH + 1;
 
@@ -94,7 +97,7 @@ pub struct Resident {
     pub limit: u32,
     /// [`crate::NO_TOKEN`] where there is none.
     pub stop_ids: [u32; MAX_STOP_IDS],
-    /// How its tokens are drawn; nothing that bias or penalties would change.
+    /// How its tokens are drawn. The tokens that bias and penalties change are told of beside it.
     pub drawing: Drawing,
     /// What is accepted, where that is not for the target to say.
     pub forced: Option<Pace>,

@@ -1,6 +1,7 @@
 //! What a round decides, in plain Rust: which guesses make a tree, how many of them are verified, and which came true.
 //! Rounds on a device are tested against it.
 
+use crate::draw::Adjustment;
 use crate::op::NO_TOKEN;
 use crate::round::{Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Pace, Resident, RoundNode, Terms};
 use crate::state::{MAX_DRAFT_DEPTH, grid_of};
@@ -94,8 +95,15 @@ pub fn cut(members: &[Member], trees: &[Vec<RoundNode>], terms: &Terms, rows: us
     (best, wanted as u32)
 }
 
-/// Walks down from the root by what was chosen, and moves the sequence on. `path`: the accepted nodes.
-pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, path: &mut Vec<u32>) {
+/// Walks down from the root by what was chosen, and moves the sequence on. `listed`: the tokens that its bias and penalties
+/// change; `path`: the accepted nodes.
+pub fn accept(
+    resident: &mut Resident,
+    listed: &mut Vec<Adjustment>,
+    nodes: &[RoundNode],
+    fate: &mut Fate,
+    path: &mut Vec<u32>,
+) {
     path.clear();
     let mut at = 0u32;
     let forced = forced_path(resident, nodes);
@@ -119,6 +127,9 @@ pub fn accept(resident: &mut Resident, nodes: &[RoundNode], fate: &mut Fate, pat
             break;
         }
         resident.root = token;
+        if resident.drawing.has_penalties() {
+            Adjustment::count(listed, token);
+        }
         let length = resident.committed + 1 + path.len() as u32 + 1;
         if resident.stop_ids.contains(&token) || length >= resident.limit {
             resident.is_active = false;
@@ -262,7 +273,7 @@ mod tests {
             let mut resident = Resident { forced: Some(halves(tokens, owed)), ..RESIDENT };
             let mut fate = Fate { slot: 0, first: 0, n_nodes: 4, n_accepted: 0, doubt: None, committed: 10 };
             let mut path = Vec::new();
-            accept(&mut resident, &nodes, &mut fate, &mut path);
+            accept(&mut resident, &mut Vec::new(), &nodes, &mut fate, &mut path);
             assert_eq!((path.as_slice(), resident.root), (accepted, root), "{what}");
             assert_eq!(resident.forced, Some(halves(tokens, left)), "{what}");
         }
@@ -296,10 +307,52 @@ mod tests {
             let nodes = tree(chosen);
             let mut fate = Fate { slot: 0, first: 0, n_nodes: 3, n_accepted: 0, doubt: None, committed: 10 };
             let mut path = Vec::new();
-            accept(&mut resident, &nodes, &mut fate, &mut path);
+            accept(&mut resident, &mut Vec::new(), &nodes, &mut fate, &mut path);
             let got = (path.len(), resident.committed, resident.root, resident.is_active);
             assert_eq!((got, fate.doubt), (wanted, doubt), "{what}");
             assert_eq!((fate.n_accepted as usize, fate.committed), (wanted.0, wanted.1), "{what}");
+        }
+    }
+
+    #[test]
+    fn all_that_joins_a_text_is_counted_where_penalties_count() {
+        let node = |parent, token, chosen| RoundNode {
+            token,
+            parent,
+            logp: 0.0,
+            log_weight: 0.0,
+            chosen: (chosen, 0.0),
+        };
+        let counted = Drawing { presence_penalty: 0.5, ..Drawing::GREEDY };
+        let text = Resident { drawing: counted, ..RESIDENT };
+        let known = |token, bias, answered, is_in_prompt| Adjustment { token, bias, answered, is_in_prompt };
+        let before = [known(6, 1.0, 0, true), known(7, 0.0, 1, false)];
+        // What was chosen after the root, a 5 below it, and a 6 below that; then tokens and how often they are answered.
+        type Row = (&'static str, Resident, [u32; 3], &'static [(u32, u32)]);
+        let rows: [Row; 8] = [
+            ("a listed one, one before it, one behind", text, [5, 6, 8], &[(5, 1), (6, 1), (7, 1), (8, 1)]),
+            ("one twice", text, [5, 5, 9], &[(5, 2), (6, 0), (7, 1)]),
+            ("the root's token again", text, [7, 6, 8], &[(6, 0), (7, 2)]),
+            ("an end", Resident { limit: 12, ..text }, [5, 6, 8], &[(5, 1), (6, 0), (7, 1)]),
+            ("nothing chosen after a guess", text, [5, NO_TOKEN, 8], &[(5, 1), (6, 0), (7, 1)]),
+            ("nothing chosen at the root", text, [NO_TOKEN, 6, 8], &[(6, 0), (7, 1)]),
+            (
+                "what is forced, not what was chosen",
+                Resident { forced: Some(Pace { tokens: 2 << 16, owed: 0 }), ..text },
+                [9, 6, 8],
+                &[(5, 2), (6, 0), (7, 1)],
+            ),
+            ("without penalties nothing", RESIDENT, [5, 6, 8], &[(6, 0), (7, 1)]),
+        ];
+        for (what, mut resident, chosen, wanted) in rows {
+            let nodes = [node(NO_PARENT, 7, chosen[0]), node(0, 5, chosen[1]), node(1, 6, chosen[2])];
+            let mut fate = Fate { slot: 0, first: 0, n_nodes: 3, n_accepted: 0, doubt: None, committed: 10 };
+            let (mut listed, mut path) = (before.to_vec(), Vec::new());
+            accept(&mut resident, &mut listed, &nodes, &mut fate, &mut path);
+            let got: Vec<(u32, u32)> = listed.iter().map(|a| (a.token, a.answered)).collect();
+            assert_eq!(got, wanted, "{what}");
+            let of_six = listed.iter().find(|a| a.token == 6).map(|a| (a.bias, a.is_in_prompt));
+            assert_eq!(of_six, Some((1.0, true)), "{what}");
         }
     }
 }

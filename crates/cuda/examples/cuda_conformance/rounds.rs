@@ -98,17 +98,28 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let mut passed = true;
     let greedy = Sampling::default();
     let drawn = Sampling::from(Drawing { temperature: 0.8, top_p: 0.9, seed: 11, ..Default::default() });
+    // A list that grows with the text.
+    let counted = Drawing { repetition_penalty: 1.2, presence_penalty: 0.4, ..Default::default() };
+    let counted = Sampling::from(Drawing { frequency_penalty: 0.2, ..counted });
+    // A long one, which moves far for each new token.
+    let bias = (0..3000).map(|token| (token, if token % 7 == 0 { -1.0 } else { 0.125 })).collect();
+    let biased = Sampling { drawing: Drawing { presence_penalty: 0.3, ..drawn.drawing }, bias };
     // Texts at once, how their tokens are chosen, and modes.
     let rows = [
-        (1, &drawn, &MODES[1..2]),
-        (1, &greedy, &MODES[..]),
-        (5, &drawn, &MODES[1..2]),
-        (5, &greedy, &MODES[1..2]),
+        (1, "drawn", &drawn, &MODES[1..2]),
+        (1, "greedy", &greedy, &MODES[..]),
+        (1, "counted", &counted, &MODES[..2]),
+        (1, "biased and drawn", &biased, &MODES[1..2]),
+        (5, "drawn", &drawn, &MODES[1..2]),
+        (5, "greedy", &greedy, &MODES[1..2]),
+        (5, "counted", &counted, &MODES[1..2]),
+        (5, "biased and drawn", &biased, &MODES[..1]),
         // 128 rows hold them all.
-        (MOST, &drawn, &MODES[..1]),
-        (MOST, &greedy, &MODES[3..]),
+        (MOST, "drawn", &drawn, &MODES[..1]),
+        (MOST, "counted", &counted, &MODES[..1]),
+        (MOST, "greedy", &greedy, &MODES[3..]),
     ];
-    for (n, sampling, modes) in rows {
+    for (n, kind, sampling, modes) in rows {
         let plain = write(&mut pair.engine((Mode::Off, None), Witness::Fingerprints, false), n, sampling);
         for mode in modes {
             let mode = *mode;
@@ -123,7 +134,6 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
             let alike = n > 1 || mode.1.is_none() || counts(&ahead) == counts(&defined);
             passed &= same && alike;
             let verdict = if same && alike { "ok" } else { "FAILED" };
-            let kind = if sampling.drawing.temperature > 0.0 { "drawn" } else { "greedy" };
             println!(
                 "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?}",
                 counts(&ahead),

@@ -111,6 +111,16 @@ pub struct Adjustment {
     pub is_in_prompt: bool,
 }
 
+impl Adjustment {
+    /// A token has joined the answer; `listed` is by token, each once, and stays so.
+    pub fn count(listed: &mut Vec<Self>, token: u32) {
+        match listed.binary_search_by_key(&token, |a| a.token) {
+            Ok(at) => listed[at].answered += 1,
+            Err(at) => listed.insert(at, Self { token, answered: 1, ..Default::default() }),
+        }
+    }
+}
+
 /// The tokens of a sequence that bias and penalties change, up to the place where one is drawn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Past<'a> {
@@ -134,5 +144,36 @@ impl Past<'_> {
             let again = self.drafted.iter().filter(|token| **token == change.token).count() as u32;
             Adjustment { answered: change.answered + again, ..change }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_list_counts_what_a_map_would_and_keeps_the_rest() {
+        let mut random = (0u64..).map(|i| mix(i) as u32);
+        for case in 0..50 {
+            let mut below = |n: u32| random.next().unwrap_or(0) % n;
+            let (vocab, n) = (1 + below(300), below(200));
+            let first = (0..n).map(|_| (below(vocab), (below(5) as f32, below(4), below(2) == 1)));
+            let mut wanted: BTreeMap<u32, (f32, u32, bool)> = first.collect();
+            let entry = |(token, (bias, answered, is_in_prompt)): (&u32, &(f32, u32, bool))| Adjustment {
+                token: *token,
+                bias: *bias,
+                answered: *answered,
+                is_in_prompt: *is_in_prompt,
+            };
+            let mut listed: Vec<Adjustment> = wanted.iter().map(entry).collect();
+            for _ in 0..100 {
+                let token = below(vocab);
+                Adjustment::count(&mut listed, token);
+                wanted.entry(token).or_default().1 += 1;
+            }
+            assert!(listed.iter().copied().eq(wanted.iter().map(entry)), "case {case}");
+        }
     }
 }
