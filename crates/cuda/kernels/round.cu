@@ -73,7 +73,8 @@ struct Round {
     Outcome* outcomes;
     u16* accepted;          // [sequence, 1 + PATH]
     u32 block, mask_token, depths, k;
-    u32 first_member, most_members, rows, max_pages, seqs, drawings, block_is_apart, pad;
+    u32 first_member, most_members, rows, max_pages, seqs, drawings, block_is_apart;
+    u32 is_first;  // of the round's kernels
 };
 
 __device__ __forceinline__ u64 now() {
@@ -157,15 +158,19 @@ __device__ void lay_chains(const Round& p, const Lay& lay, u32 n_logits, Token t
     lay_rows(p, lay, n_logits, token, before, same, [](u32, u32, u32) { return 0u; });
 }
 
+// By the first kernel of a round. Terms are read from where the host wrote them: a copy between two rounds would hold up the second.
+__device__ __forceinline__ void begin(const Round& p) {
+    if (threadIdx.x == 0) p.between->begun = now();
+    const u32* sent = (const u32*)(p.sent + p.between->n_rounds % RING);
+    for (u32 i = threadIdx.x; i < sizeof(Terms) / 4; i += blockDim.x) ((u32*)p.terms)[i] = sent[i];
+    __syncthreads();
+}
+
 extern "C" __global__ void __launch_bounds__(256) round_inject(const __grid_constant__ Round p) {
     __shared__ Lay lay;
     __shared__ Here here;
     pdl_wait();
-    if (threadIdx.x == 0) p.between->begun = now();
-    // Read from where the host wrote them: a copy between two rounds would hold up the second.
-    const u32* sent = (const u32*)(p.sent + p.between->n_rounds % RING);
-    for (u32 i = threadIdx.x; i < sizeof(Terms) / 4; i += blockDim.x) ((u32*)p.terms)[i] = sent[i];
-    __syncthreads();
+    begin(p);
     if (threadIdx.x < 32) gather(p, here);
     if (threadIdx.x == 0) {
         lay.n = lay.rows = 0;
@@ -296,12 +301,14 @@ __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
     return wanted;
 }
 
+// Where there is no draft, and so no depth, trees are roots.
 extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_constant__ Round p) {
     extern __shared__ u32 room[];
     Trees& t = *(Trees*)room;
     __shared__ Lay lay;
     __shared__ Here here;
     pdl_wait();
+    if (p.is_first) begin(p);
     if (threadIdx.x < 32) gather(p, here);
     __syncthreads();
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x & 31, k = p.k, n = here.n;

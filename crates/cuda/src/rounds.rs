@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use overdraft_plan::draw::Adjustment;
 use overdraft_plan::{
     Fate, MAX_DRAFT_DEPTH, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT, NO_TOKEN,
-    Outcome, PAGE, PlanId, Resident, RoundId, RoundNode, RoundSpec, StateId, Terms,
+    Outcome, PAGE, PlanId, Resident, RoundDraft, RoundId, RoundNode, RoundSpec, StateId, Terms,
 };
 
 use crate::backend::Cuda;
@@ -58,7 +58,7 @@ kernel_params!(RoundParams {
     seqs: u32,
     drawings: u32,
     block_is_apart: u32,
-    pad: u32,
+    is_first: u32,
 });
 
 struct Prepared {
@@ -163,10 +163,11 @@ impl Cuda {
         if is_for_another {
             return refuse("it is for another state than those before it".into());
         }
-        if spec.seqs > MAX_RESIDENTS || spec.depths * spec.n_candidates > CANDIDATES {
+        let (depths, k) = spec.draft.map_or((0, 0), |d| (d.depths, d.n_candidates));
+        if spec.seqs > MAX_RESIDENTS || depths * k > CANDIDATES {
             return refuse(format!(
-                "{} sequences of {} depths with {} candidates each, at most {MAX_RESIDENTS} and {CANDIDATES} of both",
-                spec.seqs, spec.depths, spec.n_candidates
+                "{} sequences of {depths} depths with {k} candidates each, at most {MAX_RESIDENTS} and {CANDIDATES} of both",
+                spec.seqs
             ));
         }
         if self.rounds.memory.is_none() {
@@ -280,7 +281,8 @@ impl Cuda {
             let bucket = self.plans[plan.0 as usize].memory.plan.bucket;
             StepLayout::new(bucket, n_classes).len_without_tables()
         };
-        let bytes = 4 * [spec.inject, spec.block, spec.verify].map(words).into_iter().max().unwrap_or(0);
+        let plans = spec.draft.into_iter().flat_map(|d| [d.inject, d.block]).chain([spec.verify]);
+        let bytes = 4 * plans.map(words).max().unwrap_or(0);
         if bytes > self.step.len() {
             self.forget_graphs()?;
             self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
@@ -326,66 +328,108 @@ impl Cuda {
     fn launch_round(&self, round: &Prepared) -> Result<()> {
         let (Some(memory), Some(tables)) = (&self.rounds.memory, &round.tables) else { return Ok(()) };
         let (spec, at) = (&round.spec, memory.tables.ptr());
-        let [inject, block, verify] = [spec.inject, spec.block, spec.verify].map(|plan| {
+        let cx = |plan| {
             let cx = self.cx(plan, round.state);
             Cx { step: cx.step.with_tables(at), ..cx }
-        });
-        let n_choices = spec.depths * spec.n_candidates;
-        let passes = spec.seqs.div_ceil(spec.per_pass);
-        let found = block.choice(spec.candidates);
+        };
+        let verify = cx(spec.verify);
+        let layout = StepLayout::new(verify.plan().bucket, verify.state.pages.len());
         let params = RoundParams {
-            step: inject.step,
+            step: verify.step,
             residents: memory.residents.ptr(),
             terms: memory.terms.ptr(),
             sent: memory.sent.ptr() as u64,
             between: memory.between.ptr(),
-            choices: if passes == 1 { found } else { memory.candidates.ptr() },
+            choices: 0,
             outcomes: memory.outcomes.ptr() as u64,
             accepted: memory.accepted.ptr(),
-            block: spec.block_size as u32,
-            mask_token: spec.mask_token,
-            depths: spec.depths as u32,
-            k: spec.n_candidates as u32,
+            block: 0,
+            mask_token: 0,
+            depths: 0,
+            k: 0,
             first_member: 0,
-            most_members: spec.per_pass as u32,
+            most_members: 0,
             rows: spec.rows as u32,
             max_pages: memory.max_pages as u32,
             seqs: spec.seqs as u32,
-            drawings: 0,
-            block_is_apart: u32::from(spec.block_is_apart),
-            pad: 0,
+            drawings: layout.drawings_without_tables() as u32,
+            block_is_apart: 0,
+            is_first: 1,
         };
-        let launch = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
-            cx.launch(("round", kernel), [1, 1, 1], threads, shared, params)
+        let params = match &spec.draft {
+            Some(draft) => {
+                let plans = [cx(draft.inject), cx(draft.block)];
+                let params = self.launch_draft(spec.seqs, draft, &plans, &params)?;
+                RoundParams { is_first: 0, ..params }
+            }
+            None => params,
         };
-        // Kernels read a step's data before they wait for the one ahead of them, so nothing overlaps the one that made it.
-        let make = |cx: &Cx<'_>, kernel, threads, shared, params: &RoundParams| {
-            let launched = launch(cx, kernel, threads, shared, params);
-            self.queue.set_apart();
-            launched
+        self.make_step(&verify, "round_tree", 512, TREE_BYTES, &params)?;
+        ops::launch_all(&verify)?;
+        if spec.draft.is_none() {
+            // Roots are all there is to keep.
+            commit::keep_sure_taps(&verify)?;
+        }
+        let params = RoundParams { choices: verify.choice(spec.chosen), ..params };
+        verify.launch(("round", "round_accept"), [1, 1, 1], 512, 0, &params)?;
+        if spec.draft.is_none() {
+            return Ok(());
+        }
+        commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
+    }
+
+    /// Waiting taps and the draft's blocks; returns how trees are made of what comes of them.
+    fn launch_draft(
+        &self,
+        seqs: usize,
+        draft: &RoundDraft,
+        [inject, block]: &[Cx<'_>; 2],
+        params: &RoundParams,
+    ) -> Result<RoundParams> {
+        let Some(memory) = &self.rounds.memory else { return Err(no_round()) };
+        let n_choices = draft.depths * draft.n_candidates;
+        let passes = seqs.div_ceil(draft.per_pass);
+        let found = block.choice(draft.candidates);
+        let params = RoundParams {
+            choices: if passes == 1 { found } else { memory.candidates.ptr() },
+            block: draft.block_size as u32,
+            mask_token: draft.mask_token,
+            depths: draft.depths as u32,
+            k: draft.n_candidates as u32,
+            most_members: draft.per_pass as u32,
+            block_is_apart: u32::from(draft.block_is_apart),
+            ..*params
         };
-        make(&inject, "round_inject", 256, 0, &params)?;
-        ops::launch_all(&inject)?;
+        self.make_step(inject, "round_inject", 256, 0, &RoundParams { step: inject.step, ..params })?;
+        ops::launch_all(inject)?;
         for pass in 0..passes {
-            let first_member = (pass * spec.per_pass) as u32;
-            make(&block, "round_block", 256, 0, &RoundParams { step: block.step, first_member, ..params })?;
+            let first_member = (pass * draft.per_pass) as u32;
+            let of_pass = RoundParams { step: block.step, first_member, ..params };
+            self.make_step(block, "round_block", 256, 0, &of_pass)?;
             ops::launch_all(&block.again())?;
             if passes > 1 {
-                let n = spec.per_pass.min(spec.seqs - pass * spec.per_pass);
-                let to = params.choices + (pass * spec.per_pass * n_choices * CHOICE_BYTES) as u64;
+                let n = draft.per_pass.min(seqs - pass * draft.per_pass);
+                let to = params.choices + (pass * draft.per_pass * n_choices * CHOICE_BYTES) as u64;
                 // SAFETY: the plan's candidates lie in the arena, room for all sequences' elsewhere.
                 unsafe { self.queue.copy(found, to, n * n_choices * CHOICE_BYTES) }?;
             }
         }
-        let n_classes = verify.state.pages.len();
-        let layout = StepLayout::new(verify.plan().bucket, n_classes);
-        let drawings = layout.drawings_without_tables() as u32;
-        let params = RoundParams { step: verify.step, drawings, ..params };
-        make(&verify, "round_tree", 512, TREE_BYTES, &params)?;
-        ops::launch_all(&verify)?;
-        let params = RoundParams { choices: verify.choice(spec.chosen), ..params };
-        launch(&verify, "round_accept", 512, 0, &params)?;
-        commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
+        Ok(params)
+    }
+
+    /// Launches a kernel that makes a step's data. Others read that before they wait for the one ahead of them, so nothing
+    /// overlaps it.
+    fn make_step(
+        &self,
+        cx: &Cx<'_>,
+        kernel: &'static str,
+        threads: u32,
+        shared: usize,
+        params: &RoundParams,
+    ) -> Result<()> {
+        let launched = cx.launch(("round", kernel), [1, 1, 1], threads, shared, params);
+        self.queue.set_apart();
+        launched
     }
 
     pub(crate) fn take_round(&mut self, outcome: &mut Outcome) -> Result<()> {

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT, Pace, bucket_for};
+use overdraft_plan::{MAX_DRAFT_DEPTH, NO_PARENT, Pace, TAP_ROWS, bucket_for};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -13,14 +13,14 @@ use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
-use crate::spec::policy::Mode;
+use crate::spec::policy::{Mode, Round as Decision};
 use crate::spec::together::Together;
 use crate::spec::tree::Source;
 use crate::stats::Plain;
 
 /// Positions that may wait as taps. Plain decoding lets this many gather before they enter the draft's context
 /// together, which costs it next to nothing.
-const MAX_WAITING: usize = 16;
+pub(crate) const MAX_WAITING: usize = 16;
 /// Rows of one injection at most: those of 16 sequences that all wait with a full ring.
 pub(crate) const INJECT_ROWS: usize = 512;
 
@@ -36,12 +36,12 @@ impl Engine {
             round.decision =
                 (used != Use::Read && drafts_left(seq) > 0).then(|| round.policy.decide(&self.cost, beside));
             round.forecast = Default::default();
-            round.plain = match round.decision {
-                _ if round.policy.mode() == Mode::Off => Plain::Off,
+            let mode = round.policy.mode();
+            round.plain = match &round.decision {
+                Some(decision) => why_plain(mode, decision),
+                None if mode == Mode::Off => Plain::Off,
                 None if used == Use::Read => Plain::Reading,
                 None => Plain::Ending,
-                Some(decision) if decision.is_plain() => Plain::Unpromising,
-                Some(_) => Plain::Worthless,
             };
         }
         // A prompt that is over has logits too.
@@ -203,6 +203,10 @@ impl Engine {
             let waiting = seq.committed - round.injected;
             // One that never drafts lets its taps go: to take them in would cost it one and a half percent.
             let due = waiting >= MAX_WAITING && round.policy.mode() != Mode::Off || drafting.contains(&index);
+            debug_assert!(
+                !due || waiting <= TAP_ROWS,
+                "what waits has places of its own in the ring of taps"
+            );
             if waiting == 0 || !due || self.step.n_rows() + waiting > INJECT_ROWS {
                 continue;
             }
@@ -276,6 +280,15 @@ fn share_rows(rounds: &mut [Round], room: usize) {
     for (round, kept) in rounds.iter_mut().zip(kept) {
         round.tree.truncate(kept);
         round.forecast = Forecast::of(&round.tree);
+    }
+}
+
+/// Why, if nothing is drafted after all.
+pub(crate) fn why_plain(mode: Mode, decision: &Decision) -> Plain {
+    match mode {
+        Mode::Off => Plain::Off,
+        _ if decision.is_plain() => Plain::Unpromising,
+        _ => Plain::Worthless,
     }
 }
 

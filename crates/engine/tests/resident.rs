@@ -27,12 +27,16 @@ const AHEAD: usize = 2;
 
 /// The engine's rounds, and the backend's with how many of them ran.
 fn both(config: EngineConfig) -> [(Engine, Arc<AtomicUsize>); 2] {
-    both_with(DefinedRounds::new(Cpu::new(1)), config)
+    both_with(DefinedRounds::new(Cpu::new(1)), DemoPair::WithDraft, config)
 }
 
-fn both_with(rounds: DefinedRounds<Cpu>, config: EngineConfig) -> [(Engine, Arc<AtomicUsize>); 2] {
+fn both_with(
+    rounds: DefinedRounds<Cpu>,
+    pair: DemoPair,
+    config: EngineConfig,
+) -> [(Engine, Arc<AtomicUsize>); 2] {
     let count = rounds.count();
-    let engine = |backend: Box<dyn Backend>| demo_pair_on(backend, DemoPair::WithDraft, config);
+    let engine = |backend: Box<dyn Backend>| demo_pair_on(backend, pair, config);
     [(engine(Box::new(Cpu::new(1))), Arc::default()), (engine(Box::new(rounds)), count)]
 }
 
@@ -148,11 +152,49 @@ fn bias_and_penalties_count_in_rounds_of_the_backend_as_in_steps() {
 }
 
 #[test]
+fn plain_decoding_is_rounds_of_the_backend_with_a_draft_or_without() {
+    for (pair, witness) in [
+        (DemoPair::TargetAlone, Witness::Fingerprints),
+        (DemoPair::TargetAlone, Witness::None),
+        (DemoPair::WithDraft, Witness::None),
+    ] {
+        let rounds = DefinedRounds::new(Cpu::new(1));
+        let [(mut own, _), (mut resident, count)] = both_with(rounds, pair, config(Mode::Off, None, witness));
+        for (n, gap, tokens) in [(1, 1, 70), (5, 3, 40)] {
+            let requests = PROMPTS[..n].iter().enumerate().map(|(i, prompt)| {
+                let plain = request(&own, prompt, tokens);
+                if i % 2 == 0 { plain } else { Request { sampling: changing(i), ..plain } }
+            });
+            let requests: Vec<Request> = requests.collect();
+            let before = count.load(Ordering::Relaxed);
+            let wanted = write(&mut own, &requests, gap);
+            let got = write(&mut resident, &requests, gap);
+            assert_eq!(got, wanted, "{n}, {witness:?}");
+            let rounds = count.load(Ordering::Relaxed) - before;
+            assert!(rounds + 16 > tokens, "{n}, {witness:?}: only {rounds} rounds");
+        }
+    }
+}
+
+#[test]
+fn texts_that_draft_now_and_then_write_in_rounds_of_both_kinds() {
+    let [(mut own, _), (mut resident, count)] = both(config(Mode::Auto, None, Witness::None));
+    // So hot that no guess comes true: most of the text is written plainly, and now and then the draft is asked again.
+    let hot = Drawing { temperature: 4.0, seed: 3, ..Default::default() };
+    let request = Request { sampling: hot.into(), ..request(&own, PROMPTS[0], 200) };
+    let [wanted, got] = [&mut own, &mut resident].map(|e| write(e, std::slice::from_ref(&request), 1));
+    assert_eq!(got, wanted);
+    // All but a step every sixteen, in which waiting taps enter the draft's context, and the first ones.
+    let rounds = count.load(Ordering::Relaxed);
+    assert!(rounds > 150, "only {rounds} rounds");
+}
+
+#[test]
 fn a_text_whose_list_has_no_room_left_goes_on_without_rounds() {
     const ROOM: usize = 400;
     let rounds = DefinedRounds::new(Cpu::new(1)).with_listed_room(ROOM);
     let [(mut own, _), (mut resident, count)] =
-        both_with(rounds, config(Mode::Chain, Some(7), Witness::None));
+        both_with(rounds, DemoPair::WithDraft, config(Mode::Chain, Some(7), Witness::None));
     let counted = Drawing { presence_penalty: 0.7, ..Default::default() };
     // Tokens with bias; then whether rounds run at all, and to the end. Those of a counted text come on top.
     let rows = [

@@ -17,11 +17,17 @@ pub struct DefinedRounds<B> {
     backend: B,
     rounds: HostRounds,
     run: Arc<AtomicUsize>,
+    has_rounds: bool,
 }
 
 impl<B: Backend> DefinedRounds<B> {
     pub fn new(backend: B) -> Self {
-        Self { backend, rounds: HostRounds::default(), run: Arc::default() }
+        Self { backend, rounds: HostRounds::default(), run: Arc::default(), has_rounds: true }
+    }
+
+    /// No rounds at all: whoever asks makes them of steps.
+    pub fn none(backend: B) -> Self {
+        Self { has_rounds: false, ..Self::new(backend) }
     }
 
     /// With lists of so many tokens at most.
@@ -83,7 +89,7 @@ impl<B: Backend> Backend for DefinedRounds<B> {
         self.backend.read_choices(plan, choice)
     }
     fn has_rounds(&self) -> bool {
-        true
+        self.has_rounds
     }
     fn listed_room(&self) -> usize {
         self.rounds.listed_room()

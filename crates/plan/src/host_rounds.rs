@@ -7,7 +7,8 @@ use crate::backend::{Backend, BackendError, StateId};
 use crate::draw::{Adjustment, Drawing};
 use crate::op::NO_TOKEN;
 use crate::round::{
-    Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundId, RoundNode, RoundSpec, Terms,
+    Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundDraft, RoundId, RoundNode, RoundSpec,
+    Terms,
 };
 use crate::round_definition::{accept, cut, grow};
 use crate::step::{NO_PARENT, Step};
@@ -100,8 +101,13 @@ impl HostRounds {
             kept.is_some_and(|k| k.resident.is_active)
         };
         let members: Vec<Member> = terms.members.iter().filter(is_on).copied().collect();
-        self.inject(backend, &spec, state, &members)?;
-        let trees = self.draft(backend, &spec, state, &members)?;
+        let trees = match &spec.draft {
+            Some(draft) => {
+                self.inject(backend, draft, state, &members)?;
+                self.draft(backend, draft, state, &members)?
+            }
+            None => members.iter().map(|m| grow(&self.kept(m).resident, m, &[], 1)).collect(),
+        };
         let (counts, wanted) = cut(&members, &trees, terms, spec.rows);
         outcome.draft_seconds = started.elapsed().as_secs_f64();
         let verifying = Instant::now();
@@ -140,7 +146,7 @@ impl HostRounds {
     fn inject(
         &mut self,
         backend: &mut dyn Backend,
-        spec: &RoundSpec,
+        draft: &RoundDraft,
         state: StateId,
         members: &[Member],
     ) -> Result<(), BackendError> {
@@ -156,7 +162,7 @@ impl HostRounds {
                 (0..waiting).fold(NO_PARENT, |parent, _| step.push(s, 0, parent));
             }
         }
-        let ran = if step.n_rows() > 0 { backend.run(spec.inject, state, &step) } else { Ok(()) };
+        let ran = if step.n_rows() > 0 { backend.run(draft.inject, state, &step) } else { Ok(()) };
         self.step = step;
         for member in members {
             let resident = &mut self.kept_mut(member.slot).resident;
@@ -169,35 +175,35 @@ impl HostRounds {
     fn draft(
         &mut self,
         backend: &mut dyn Backend,
-        spec: &RoundSpec,
+        draft: &RoundDraft,
         state: StateId,
         members: &[Member],
     ) -> Result<Vec<Vec<RoundNode>>, BackendError> {
         let mut trees = Vec::with_capacity(members.len());
-        for batch in members.chunks(spec.per_pass) {
+        for batch in members.chunks(draft.per_pass) {
             let mut step = std::mem::take(&mut self.step);
             step.clear();
-            if spec.block_is_apart {
+            if draft.block_is_apart {
                 step.begin_prompts();
             }
             for member in batch {
                 let Kept { resident, tables, .. } = self.kept(member);
                 let tables = tables.iter().map(Vec::as_slice);
-                let s = step.add_seq(resident.slot, resident.committed, spec.block_size as u32, 0, tables);
+                let s = step.add_seq(resident.slot, resident.committed, draft.block_size as u32, 0, tables);
                 let mut parent = step.push(s, resident.root, NO_PARENT);
-                for j in 1..spec.block_size {
-                    parent = step.push(s, spec.mask_token, parent);
-                    if j <= spec.depths {
+                for j in 1..draft.block_size {
+                    parent = step.push(s, draft.mask_token, parent);
+                    if j <= draft.depths {
                         step.want_logits(parent);
                     }
                 }
             }
-            let ran = backend.run(spec.block, state, &step).and_then(|()| backend.wait());
+            let ran = backend.run(draft.block, state, &step).and_then(|()| backend.wait());
             self.step = step;
             ran?;
-            let all = backend.read_choices(spec.block, spec.candidates);
-            for (member, mine) in batch.iter().zip(all.chunks(spec.depths * spec.n_candidates)) {
-                trees.push(grow(&self.kept(member).resident, member, mine, spec.n_candidates));
+            let all = backend.read_choices(draft.block, draft.candidates);
+            for (member, mine) in batch.iter().zip(all.chunks(draft.depths * draft.n_candidates)) {
+                trees.push(grow(&self.kept(member).resident, member, mine, draft.n_candidates));
             }
         }
         Ok(trees)

@@ -25,7 +25,7 @@ pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;
 pub use round::{
     Fate, MAX_ENTERING, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, MAX_STOP_IDS, Member,
-    Outcome, Pace, Resident, RoundId, RoundNode, RoundSpec, Terms,
+    Outcome, Pace, Resident, RoundDraft, RoundId, RoundNode, RoundSpec, Terms,
 };
 pub use round_definition::{accept, cut, grow};
 pub use state::{

@@ -28,14 +28,26 @@ pub struct RoundId(pub u32);
 /// What a round is made of, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundSpec {
+    /// Where trees come from. Without one they are roots alone: plain decoding, after which taps go on waiting.
+    pub draft: Option<RoundDraft>,
+    /// Roots and trees, and the token chosen after each row.
+    pub verify: PlanId,
+    pub chosen: Choice,
+    pub seqs: usize,
+    /// Rows verified at most.
+    pub rows: usize,
+    /// Positions that a sequence may have, and that its page tables have entries for.
+    pub positions: usize,
+}
+
+/// The drafting part of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundDraft {
     /// Waiting taps enter the draft's context; with room for all that can wait.
     pub inject: PlanId,
     /// A block of anchor and masks for each of `per_pass` sequences, and of it the most likely tokens.
     pub block: PlanId,
     pub candidates: Choice,
-    /// Roots and trees, and the token chosen after each row.
-    pub verify: PlanId,
-    pub chosen: Choice,
     pub block_size: usize,
     /// Its rows are computed as prompts are ([`crate::Plan::written_before_prompts`]).
     pub block_is_apart: bool,
@@ -45,11 +57,6 @@ pub struct RoundSpec {
     pub n_candidates: usize,
     /// Sequences of one pass of the draft.
     pub per_pass: usize,
-    pub seqs: usize,
-    /// Rows verified at most.
-    pub rows: usize,
-    /// Positions that a sequence may have, and that its page tables have entries for.
-    pub positions: usize,
 }
 
 /// Acceptance by a set pattern, for measurements: so many tokens a round, in 65536ths, as far as its tree is deep enough.

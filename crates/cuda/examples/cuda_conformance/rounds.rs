@@ -1,8 +1,9 @@
-//! Whole rounds on the device: their texts are those of plain decoding, their trees those of the definition over the same plans,
+//! Whole rounds on the device: their texts are those of plain steps, their trees those of the definition over the same plans,
 //! and how long they take.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use overdraft_cuda::{Cuda, Device};
@@ -32,6 +33,17 @@ const MODES: [(Mode, Option<usize>); 5] = [
     (Mode::Auto, None),
 ];
 
+const PLAIN: (Mode, Option<usize>) = (Mode::Off, None);
+
+/// Who makes rounds of a device's plans.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    /// The engine, of steps.
+    Steps,
+    Device,
+    Definition,
+}
+
 struct Pair<'a> {
     device: &'a Arc<Device>,
     target: &'a str,
@@ -39,18 +51,35 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    fn engine(&self, (draft_mode, budget): (Mode, Option<usize>), witness: Witness, defined: bool) -> Engine {
+    /// And how many rounds the definition has made. In plain rounds of their own there is no draft.
+    fn engine(
+        &self,
+        (draft_mode, budget): (Mode, Option<usize>),
+        witness: Witness,
+        by: By,
+        has_draft: bool,
+    ) -> (Engine, Arc<AtomicUsize>) {
         let target = Checkpoint::open(Path::new(self.target)).unwrap();
         let tokenizer = Arc::new(target.tokenizer().unwrap());
         let mut decoder = Decoder::load(&target, |_, _| {}).unwrap();
-        let draft = Checkpoint::open(Path::new(self.draft)).unwrap();
-        let draft = Draft::load(&draft, &mut decoder).unwrap();
+        let draft = has_draft.then(|| {
+            let draft = Checkpoint::open(Path::new(self.draft)).unwrap();
+            Draft::load(&draft, &mut decoder).unwrap()
+        });
         let cuda = Cuda::new(self.device.clone()).unwrap();
-        let backend: Box<dyn Backend> =
-            if defined { Box::new(DefinedRounds::new(cuda)) } else { Box::new(cuda) };
+        let mut count = Arc::default();
+        let backend: Box<dyn Backend> = match by {
+            By::Device => Box::new(cuda),
+            By::Steps => Box::new(DefinedRounds::none(cuda)),
+            By::Definition => {
+                let rounds = DefinedRounds::new(cuda);
+                count = rounds.count();
+                Box::new(rounds)
+            }
+        };
         let config =
             EngineConfig { context: 1024, max_seqs: MOST, draft_mode, budget, witness, ..Default::default() };
-        Engine::new(decoder, Some(draft), tokenizer, backend, config).unwrap()
+        (Engine::new(decoder, draft, tokenizer, backend, config).unwrap(), count)
     }
 }
 
@@ -104,11 +133,19 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     // A long one, which moves far for each new token.
     let bias = (0..3000).map(|token| (token, if token % 7 == 0 { -1.0 } else { 0.125 })).collect();
     let biased = Sampling { drawing: Drawing { presence_penalty: 0.3, ..drawn.drawing }, bias };
+    // What no draft foresees, so that `auto` writes plainly and asks now and then.
+    let hot = Sampling::from(Drawing { temperature: 4.0, seed: 3, ..Default::default() });
     // Texts at once, how their tokens are chosen, and modes.
     let rows = [
         (1, "drawn", &drawn, &MODES[1..2]),
         (1, "greedy", &greedy, &MODES[..]),
         (1, "counted", &counted, &MODES[..2]),
+        (1, "greedy", &greedy, &[PLAIN]),
+        (1, "counted", &counted, &[PLAIN]),
+        (5, "biased and drawn", &biased, &[PLAIN]),
+        (1, "hot", &hot, &MODES[4..]),
+        (5, "hot", &hot, &MODES[4..]),
+        (MOST, "drawn", &drawn, &[PLAIN]),
         (1, "biased and drawn", &biased, &MODES[1..2]),
         (5, "drawn", &drawn, &MODES[1..2]),
         (5, "greedy", &greedy, &MODES[1..2]),
@@ -120,27 +157,34 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         (MOST, "greedy", &greedy, &MODES[3..]),
     ];
     for (n, kind, sampling, modes) in rows {
-        let plain = write(&mut pair.engine((Mode::Off, None), Witness::Fingerprints, false), n, sampling);
+        let has_draft = modes[0] != PLAIN;
+        let engine = |mode, witness, by| pair.engine(mode, witness, by, has_draft);
+        let plain = write(&mut engine(PLAIN, Witness::Fingerprints, By::Steps).0, n, sampling);
         for mode in modes {
             let mode = *mode;
-            let seen = write(&mut pair.engine(mode, Witness::Fingerprints, false), n, sampling);
-            let mut engine = pair.engine(mode, Witness::None, false);
-            let ahead = write(&mut engine, n, sampling);
-            let defined = write(&mut pair.engine(mode, Witness::None, true), n, sampling);
+            let seen = write(&mut engine(mode, Witness::Fingerprints, By::Device).0, n, sampling);
+            let (mut device, _) = engine(mode, Witness::None, By::Device);
+            let ahead = write(&mut device, n, sampling);
+            let (mut definition, rounds) = engine(mode, Witness::None, By::Definition);
+            let defined = write(&mut definition, n, sampling);
+            let rounds = rounds.load(Ordering::Relaxed);
             let counts = |w: &Written| (w.1.rounds, w.1.drafted, w.1.accepted);
             let same =
                 seen.0 == plain.0 && tokens(&ahead) == tokens(&plain) && tokens(&defined) == tokens(&plain);
             // What a fixed count of nodes brings does not depend on what rows cost.
-            let alike = n > 1 || mode.1.is_none() || counts(&ahead) == counts(&defined);
+            let is_fixed = mode.1.is_some() || mode == PLAIN;
+            // Whether there was anything to compare.
+            let any = rounds > 0 || !is_fixed;
+            let alike = any && (n > 1 || !is_fixed || counts(&ahead) == counts(&defined));
             passed &= same && alike;
             let verdict = if same && alike { "ok" } else { "FAILED" };
             println!(
-                "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?}",
+                "{mode:?}, {n} {kind}: {verdict}; {:?}, as defined {:?} with {rounds} whole rounds",
                 counts(&ahead),
                 counts(&defined)
             );
             if same {
-                time(&mut engine, n, sampling);
+                time(&mut device, n, sampling);
             }
         }
     }
@@ -151,8 +195,8 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
 fn forced(pair: &Pair<'_>) -> bool {
     let mut passed = true;
     for (mode, tokens_a_round) in [(MODES[0], 1.0), (MODES[0], 5.0), (MODES[1], 2.5)] {
-        let [device, defined] = [false, true].map(|is_defined| {
-            let mut engine = pair.engine(mode, Witness::None, is_defined);
+        let [device, defined] = [By::Device, By::Definition].map(|by| {
+            let (mut engine, _) = pair.engine(mode, Witness::None, by, true);
             engine.force_acceptance(Forced::new(tokens_a_round));
             write(&mut engine, 1, &Sampling::default())
         });
