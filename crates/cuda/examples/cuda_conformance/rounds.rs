@@ -160,6 +160,12 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         let has_draft = modes[0] != PLAIN;
         let engine = |mode, witness, by| pair.engine(mode, witness, by, has_draft);
         let plain = write(&mut engine(PLAIN, Witness::Fingerprints, By::Steps).0, n, sampling);
+        if !has_draft {
+            let (mut steps, _) = engine(PLAIN, Witness::None, By::Steps);
+            write(&mut steps, n, sampling);
+            println!("{PLAIN:?}, {n} {kind}, as steps:");
+            time(&mut steps, n, sampling);
+        }
         for mode in modes {
             let mode = *mode;
             let seen = write(&mut engine(mode, Witness::Fingerprints, By::Device).0, n, sampling);
