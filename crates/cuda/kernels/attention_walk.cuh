@@ -10,6 +10,31 @@
 
 #define WALK_TILES 4
 
+// Rows of a prompt that share what they see, `pairs` with their heads, if there are as many groups.
+__device__ __forceinline__ bool find_walked(const Attention& p, u32 pairs, u32 nth, Work& w) {
+    const u32 most = pairs / (p.heads / p.kv_heads), n_seqs = p.step.counts[2];
+#pragma unroll 1
+    for (u32 s = 0; s < n_seqs; s++) {
+        const Seq seq = p.step.seqs[s];
+        const u32 n = n_walked(p, seq), n_groups = (n + most - 1) / most;
+        if (nth >= n_groups) {
+            nth -= n_groups;
+            continue;
+        }
+        // Later rows see more: they go first.
+        const u32 first = (n_groups - 1 - nth) * most;
+        w.seq = s;
+        w.sure_end = seq.committed + seq.n_sure;
+        w.first_index = seq.first + first;
+        w.n_rows = min(most, n - first);
+        w.page = from_of(p, seq.committed + first) / PAGE;
+        w.end = end_of(p, w.sure_end, seq.committed + first + w.n_rows - 1);
+        w.last = (w.end - 1) / PAGE;
+        return true;
+    }
+    return false;
+}
+
 template <int D>
 struct WalkLayout {
     using Pages = Layout<D, WALK_TILES>;
@@ -34,31 +59,6 @@ struct Walk : Attend<D, WALK_TILES, BF16, 2, WalkLayout<D>> {
         float max, total;
         Merge all;
     };
-
-    // Rows of a prompt that share what they see, if there are as many groups.
-    __device__ __forceinline__ bool find_group(u32 nth, Work& w) const {
-        const u32 group = p.heads / p.kv_heads, most = M / group, n_seqs = p.step.counts[2];
-#pragma unroll 1
-        for (u32 s = 0; s < n_seqs; s++) {
-            const Seq seq = p.step.seqs[s];
-            const u32 n = n_walked(p, seq), n_groups = (n + most - 1) / most;
-            if (nth >= n_groups) {
-                nth -= n_groups;
-                continue;
-            }
-            // Later rows see more: they go first.
-            const u32 first = (n_groups - 1 - nth) * most;
-            w.seq = s;
-            w.sure_end = seq.committed + seq.n_sure;
-            w.first_index = seq.first + first;
-            w.n_rows = min(most, n - first);
-            w.page = from_of(p, seq.committed + first) / PAGE;
-            w.end = end_of(p, w.sure_end, seq.committed + first + w.n_rows - 1);
-            w.last = (w.end - 1) / PAGE;
-            return true;
-        }
-        return false;
-    }
 
     // Scores of the warp's eights of positions, of pairs g and g + 8.
     __device__ __forceinline__ void score(u32 stage, u32 tile, u32 half, float (&scores)[NP][4]) const {
@@ -162,7 +162,7 @@ struct Walk : Attend<D, WALK_TILES, BF16, 2, WalkLayout<D>> {
 
     __device__ __forceinline__ void walk() const {
         Work w = {};
-        if (!find_group(blockIdx.x / p.kv_heads, w)) return pdl_idle();
+        if (!find_walked(p, M, blockIdx.x / p.kv_heads, w)) return pdl_idle();
         w.kv_head = blockIdx.x % p.kv_heads;
         w.first_head = w.kv_head * (p.heads / p.kv_heads);
         const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, tile = warp / 2, half = warp % 2;
@@ -253,16 +253,3 @@ struct Walk : Attend<D, WALK_TILES, BF16, 2, WalkLayout<D>> {
         }
     }
 };
-
-template <int D, bool BF16>
-__device__ __forceinline__ void walk_tiles(const Attention& p) {
-    extern __shared__ __align__(16) u8 room[];
-    const Walk<D, BF16> block = {{p, room, WALK, {}}};
-    block.walk();
-}
-
-// Grid: (key heads, groups of rows) in one dimension.
-#define WALKS(D, BF16, NAME)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(64 * WALK_TILES, 1) NAME##_##D##_walk(const __grid_constant__ Attention p) {  \
-        walk_tiles<D, BF16>(p);                                                                                                 \
-    }

@@ -24,6 +24,16 @@ __device__ __forceinline__ void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// A role's share of the registers.
+template <int N>
+__device__ __forceinline__ void registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N>
+__device__ __forceinline__ void registers_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+
 // d = A B + (d or nothing): A 4 x 16 outputs x 16 columns, B 16 columns x 8 TILES rows.
 #define D(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define D4(n) D(n), D(n + 1), D(n + 2), D(n + 3)
@@ -31,24 +41,21 @@ __device__ __forceinline__ void wgmma_wait() {
 #define P16 P8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define P24 P16 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define P32 P24 ",%24,%25,%26,%27,%28,%29,%30,%31"
-// Operands of the sums, their names, and the names of A, B and whether to add.
-#define WGMMA(TILES, N, SUMS, D_NAMES, A_NAMES, B_NAME, ADD_NAME)                                                                 \
-    __device__ __forceinline__ void wgmma(float (&d)[TILES][4], const u32 (&a)[4], u64 b, u32 add) {                               \
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD_NAME ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32.f16.f16 {" D_NAMES \
-                     "}, {" A_NAMES "}, " B_NAME ", p, 1, 1, 0; }"                                                                 \
-                     : SUMS                                                                                                        \
+// Name and type; names of the sums, of A, B and whether to add; operands of the sums.
+#define WGMMA(NAME, TYPE, TILES, N, D_NAMES, A_NAMES, B_NAME, ADD_NAME, ...)                                                      \
+    __device__ __forceinline__ void NAME(float (&d)[TILES][4], const u32 (&a)[4], u64 b, u32 add) {                                \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, " ADD_NAME ", 0;\nwgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE \
+                     " {" D_NAMES "}, {" A_NAMES "}, " B_NAME ", p, 1, 1, 0; }"                                                    \
+                     : __VA_ARGS__                                                                                                 \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                                              \
     }
-#define SUMS_1 D(0)
-#define SUMS_2 D(0), D(1)
-#define SUMS_3 D(0), D(1), D(2)
-#define SUMS_6 D4(0), D(4), D(5)
-#define SUMS_8 D4(0), D4(4)
-WGMMA(1, "8", SUMS_1, "%0,%1,%2,%3", "%4,%5,%6,%7", "%8", "%9")
-WGMMA(2, "16", SUMS_2, P8, "%8,%9,%10,%11", "%12", "%13")
-WGMMA(3, "24", SUMS_3, P8 ",%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17")
-WGMMA(4, "32", D4(0), P16, "%16,%17,%18,%19", "%20", "%21")
-WGMMA(6, "48", SUMS_6, P24, "%24,%25,%26,%27", "%28", "%29")
-WGMMA(8, "64", SUMS_8, P32, "%32,%33,%34,%35", "%36", "%37")
+WGMMA(wgmma, "f16", 1, "8", "%0,%1,%2,%3", "%4,%5,%6,%7", "%8", "%9", D(0))
+WGMMA(wgmma, "f16", 2, "16", P8, "%8,%9,%10,%11", "%12", "%13", D(0), D(1))
+WGMMA(wgmma, "f16", 3, "24", P8 ",%8,%9,%10,%11", "%12,%13,%14,%15", "%16", "%17", D(0), D(1), D(2))
+WGMMA(wgmma, "f16", 4, "32", P16, "%16,%17,%18,%19", "%20", "%21", D4(0))
+WGMMA(wgmma, "f16", 6, "48", P24, "%24,%25,%26,%27", "%28", "%29", D4(0), D(4), D(5))
+WGMMA(wgmma, "f16", 8, "64", P32, "%32,%33,%34,%35", "%36", "%37", D4(0), D4(4))
+WGMMA(wgmma_bf16, "bf16", 4, "32", P16, "%16,%17,%18,%19", "%20", "%21", D4(0))
+WGMMA(wgmma_bf16, "bf16", 8, "64", P32, "%32,%33,%34,%35", "%36", "%37", D4(0), D4(4))
 #undef D
 #endif

@@ -9,16 +9,6 @@
 // Eight rows of 128 bytes, swizzled; the next eight lie 1024 bytes on. A step of 16 columns is 32 bytes further.
 __device__ __forceinline__ u64 wgmma_rows(u32 address) { return (u64)(address >> 4) | 1ull << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
 
-// A role's share of the registers.
-template <int N>
-__device__ __forceinline__ void registers_more() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-}
-template <int N>
-__device__ __forceinline__ void registers_fewer() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-
 // A lane's sums, and names of as many.
 #define S(n) "+f"(d[n])
 #define S8(n) S(n), S(n + 1), S(n + 2), S(n + 3), S(n + 4), S(n + 5), S(n + 6), S(n + 7)

@@ -181,6 +181,11 @@ pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
     cx.launch(("attention_prepare", "attention_prepare"), grid, 128, 4 * 4 * op.head_dim, &params)
 }
 
+/// Whether two pages of any head fit the shared memory, as `STAGES` of `attention_tiles.cuh` says.
+fn has_room(sm: u32) -> bool {
+    matches!(sm, 90 | 100)
+}
+
 /// `STAGES` and `Pair` of `attention_tiles.cuh`.
 fn page_bytes(d: usize, has_room: bool) -> usize {
     let page = PAGE * (2 * d + 64) + PAGE * (2 * d + 16);
@@ -197,17 +202,25 @@ fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
     page_bytes(d, has_room) + tiles * (64 * d + 16 * 4 * (PAGE + 4) + WEIGHTS + 16 * PAIR) + 8 * PAGE + ahead
 }
 
-/// `WalkLayout` of `attention_walk.cuh`: without scores, with what two warps hand each other.
-fn walk_bytes(d: usize, has_room: bool) -> usize {
-    page_bytes(d, has_room) + WALK_TILES * (64 * d + WEIGHTS + 32 * 16 + 2 * 16 * 4 + 16 * PAIR)
+/// Threads of a block that walks, and its shared memory.
+fn walk_shape(sm: u32, d: usize) -> (u32, usize) {
+    if sm == 90 {
+        // `GroupLayout` of `attention_walk_wgmma.cuh`: two pages, and of each pair its query and weights as two numbers,
+        // shares of their sum, largest scores, factors; barriers.
+        let pages = 2 * (PAGE / 2 * (4 * d + 64) + PAGE * (2 * d + 16));
+        let of_pair = 4 * d + 4 * PAGE + 4 * PAGE / 2 + 4 * 4 + 3 * 4 + PAIR;
+        return (384, pages + 16 * WALK_TILES * of_pair + 2 * 4 * 8);
+    }
+    // `WalkLayout` of `attention_walk.cuh`: without scores, with what two warps hand each other.
+    let tile = 64 * d + WEIGHTS + 32 * 16 + 2 * 16 * 4 + 16 * PAIR;
+    (64 * WALK_TILES as u32, page_bytes(d, has_room(sm)) + WALK_TILES * tile)
 }
 
 fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let bucket = cx.capacity(op.q) as usize;
     let device = cx.gpu.device;
     // More pairs share a page as soon as one tile does not hold them.
-    let has_room = matches!(device.sm, 90 | 100);
-    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, has_room);
+    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, has_room(device.sm));
     let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
     let tiles = if is_wide { WIDE } else { 1 };
     let threads = 256 * tiles as u32;
@@ -220,7 +233,8 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         .rev()
         .find(|n| group.is_multiple_of(*n) && n * bucket * op.kv_heads <= device.n_multiprocessors)
         .unwrap_or(1);
-    let can_walk = walk_bytes(op.head_dim, has_room) <= device.max_shared_bytes;
+    let (walk_threads, walk_bytes) = walk_shape(device.sm, op.head_dim);
+    let can_walk = walk_bytes <= device.max_shared_bytes;
     let walks = if can_walk && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
     let mut params = AttentionParams {
         n_shared: n_shared as u32,
@@ -234,7 +248,7 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
         let n_groups = bucket.div_ceil(16 * WALK_TILES / group) + walks.most_seqs(bucket, cx.state.slots);
         let kernel = tile_entry(cx.state.kv, op.head_dim, Tiles::Walk);
         let grid = [n_groups * op.kv_heads, 1, 1];
-        cx.launch(kernel, grid, 64 * WALK_TILES as u32, walk_bytes(op.head_dim, has_room), &params)?;
+        cx.launch(kernel, grid, walk_threads, walk_bytes, &params)?;
     }
     if walks == Walks::All {
         return Ok(());
