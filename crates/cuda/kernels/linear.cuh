@@ -64,13 +64,12 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     const u32 rings = base + (u32)sizeof(Room), inputs_at = rings + WARPS * N_SLOTS(p) * p.slot_bytes, segments_at = inputs_at + p.n_inputs * p.input_bytes;
     const Segment* const segments = (const Segment*)(shared + (segments_at - base));
     const u8* list = (const u8*)p.lists + (u64)blockIdx.x * p.list_bytes;
+#pragma unroll 1
     for (u32 at = threadIdx.x * 16; at < p.list_bytes; at += THREADS * 16) copy_16(segments_at + at, list + at);
     copies_end_group();
     const u32 n_rows = rows_of_group<TILES>(p);
-    if (threadIdx.x < p.n_inputs) {
-        barrier_init(base + threadIdx.x * 8, COPY_LANES);
-        barrier_init(base + (MAX_INPUTS + threadIdx.x) * 8, WARPS);
-    }
+    // A warp each: a warp's lanes would do so one after another.
+    if ((threadIdx.x & 31) == 0) barrier_init(base + warp * 8, warp < MAX_INPUTS ? COPY_LANES : WARPS);
     barrier_init_visible();
     if (threadIdx.x == 0) room.n_rows = n_rows;
     copies_wait<0>();

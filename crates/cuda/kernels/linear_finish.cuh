@@ -11,6 +11,8 @@
 #include "linear_ring.cuh"
 #include "linear_sums.cuh"
 
+// With so many tiles of rows sums are gathered by warps.
+#define FEW_TILES 2
 #define ROW_BYTES 1040u  // 256 outputs; what is past them keeps rows in different banks
 
 // Shared memory beside the rings, which begin where a line of 128 bytes does: 16 bytes off, stages took 13 % longer.
@@ -28,6 +30,8 @@ struct Rows {
     u8* first;
     u32 stride;
     __device__ __forceinline__ float* at(u32 row, u32 output) const { return (float*)(first + (row % OwnRows::NEAR >> 1) * stride + (row & 1) * ROW_BYTES) + output; }
+    // What a warp gathered: two of them in each slot that up to 16 rows leave.
+    __device__ __forceinline__ u8* gathered(u32 warp) const { return first + (WARPS / 2 + (warp >> 1)) * stride + (warp & 1) * GatheredByWarps::BYTES; }
 };
 
 // What the unit's sums are multiplied by and what is added, on its way to shared memory: asked for long before it is needed, as it
@@ -126,39 +130,129 @@ __device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 
     }
 }
 
-// 128 outputs of a row of the group, or as many pairs: gates, whose ups lie 128 further.
+// 128 outputs of a row of the group, or as many pairs: gates, whose ups lie 128 further. A warp's, four a lane.
 struct Item {
     u32 row, in_unit, cell;  // in_unit: of this lane's four
-    u32 skip;
-    // The i-th of those that the block ends.
-    __device__ __forceinline__ Item(const Segment& s, const OwnRows& own, bool is_pair, u32 i) : row(own.first + (is_pair ? i : i / 2)) {
-        const u32 half = is_pair ? 0 : i % 2;
+    __device__ __forceinline__ Item(const Segment& s, bool is_pair, u32 row, u32 half) : row(row) {
         in_unit = half * 128 + (threadIdx.x & 31) * 4, cell = is_pair ? s.unit : 2 * s.unit + half;
-        skip = own.is_near(row) ? s.own : 0xffffffffu;
+    }
+    __device__ __forceinline__ Four out(const LinearParams& p, const Part& part) const {
+        return Four(part.out, part.n_out, p.first_row + row, cell * 128 + (threadIdx.x & 31) * 4);
+    }
+    // What it is added to or multiplied with: asked for some time before it is needed.
+    __device__ __forceinline__ void load_before(const LinearParams& p, const Part& part, float (&before)[4]) const {
+        if (p.epilogue == ADD || p.epilogue == GLU_JOIN) out(p, part).load(before);
     }
 };
 
-// What an item needs of memory.
-struct Asked {
-    Theirs theirs;
-    float before[4];
-    __device__ __forceinline__ void ask(const LinearParams& p, const Segment& s, const Part& part, const Item& item) {
-        if (p.epilogue == ADD || p.epilogue == GLU_JOIN) Four(part.out, part.n_out, p.first_row + item.row, item.cell * 128 + item.in_unit % 128).load(before);
-        theirs.ask(s, item.skip, partial_of(p, s.first_place, item.row, item.in_unit), part.paired, 0);
+// All sums of an item become outputs, and the next op's input.
+template <int TILES>
+__device__ __forceinline__ void end_item(const LinearParams& p, const Part& part, const Room& room, const Item& item, float4 sum, float4 up_sum, const float (&before)[4]) {
+    const Four out = item.out(p, part);
+    const bool is_pair = part.paired;
+    const float by = room.factor[item.row];
+    float x[4];
+    scaled(sum, room, item.in_unit, by, x);
+    if (p.epilogue == ADD) {
+        const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + item.row]) : 1.0f;
+#pragma unroll
+        for (int k = 0; k < 4; k++) x[k] = before[k] + (p.gate ? gate * x[k] : x[k]);
+    } else if (p.epilogue != STORE) {
+        float up[4] = {x[0], x[1], x[2], x[3]};
+        if (is_pair) scaled(up_sum, room, 128 + item.in_unit, by, up);
+#pragma unroll
+        for (int k = 0; k < 4; k++) x[k] = glu(p.glu_kind, p.glu_alpha, p.glu_limit, is_pair ? x[k] : before[k], up[k]);
     }
-};
+    out.store(x);
+    if (!p.next_image || item.cell >= p.next_cells) return;
+#pragma unroll
+    for (int k = 0; k < 4; k++) x[k] = k < out.n ? x[k] : 0.0f;
+    make_next<TILES>(p, part.n_out, item.row, item.cell, *(const float4*)&room.weight[item.in_unit], x);
+}
+
+// Of the block's own rows, whose sums are in shared memory where they are near; `gathered` was asked for the first.
+template <int TILES>
+__device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s, const Room& room, const Rows& rows, const OwnRows& own, GatheredByWarps& gathered) {
+    const Part& part = p.parts[s.part];
+    const u32 warp = threadIdx.x >> 5, half = part.paired ? 0 : warp % 2, nth = part.paired ? warp : warp / 2, lane = threadIdx.x & 31;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), up_sum = sum;
+    u32 at = 0, first_part = 0;
+#pragma unroll 1
+    while (true) {
+        const Item item(s, part.paired, own.first + at + nth, half);
+        const bool is_mine = nth < gathered.rows_at_once && at + nth < own.n;
+        const u32 n_parts = min(s.n_parts - first_part, WARPS);
+        float before[4] = {};
+        if (is_mine) item.load_before(p, part, before);
+        gathered.put(rows.gathered(warp));
+        __syncthreads();
+        const bool is_whole = first_part + n_parts == s.n_parts;
+        const u32 next_at = is_whole ? at + gathered.rows_at_once : at, next_part = is_whole ? 0 : first_part + n_parts;
+        // What comes next is on its way while this is made.
+        if (next_at < own.n) gathered.ask(p, s, own, next_at, next_part);
+        if (is_mine) {
+#pragma unroll 1
+            for (u32 i = 0; i < n_parts; i++) {
+                const float4* from = (const float4*)rows.gathered((nth << gathered.log_parts) + i) + half * 32 + lane;
+                if (first_part + i == s.own) from = (const float4*)rows.at(item.row, item.in_unit);
+                // Of an item that is no pair the second is nothing.
+                const float4 v = from[0], u = from[part.paired ? 32 : 0];
+                sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+                up_sum.x += u.x, up_sum.y += u.y, up_sum.z += u.z, up_sum.w += u.w;
+            }
+            if (is_whole) {
+                end_item<TILES>(p, part, room, item, sum, up_sum, before);
+                sum = up_sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+        }
+        if (next_at >= own.n) return;
+        // The places are the next ones'.
+        __syncthreads();
+        at = next_at, first_part = next_part;
+    }
+}
+
+// The same with more rows, items in turn by the warps.
+template <int TILES>
+__device__ __forceinline__ void end_rows_by_lane(const LinearParams& p, const Segment& s, const Room& room, const Rows& rows, const OwnRows& own) {
+    const Part& part = p.parts[s.part];
+    const bool is_pair = part.paired;
+    const u32 n_items = is_pair ? own.n : 2 * own.n;
+    const auto item_at = [&](u32 i) { return Item(s, is_pair, own.first + (is_pair ? i : i / 2), is_pair ? 0 : i % 2); };
+    const auto skip = [&](const Item& item) { return own.is_near(item.row) ? s.own : 0xffffffffu; };
+    // Zeros: what only some paths set has to be kept, for all the compiler knows, from one segment's end to the next, and its 36 registers
+    // were missing in the stages.
+    GatheredByLane gathered = {};
+    float asked[4] = {};
+    const auto ask = [&](const Item& item) {
+        item.load_before(p, part, asked);
+        gathered.ask(s, skip(item), partial_of(p, s.first_place, item.row, item.in_unit), is_pair, 0);
+    };
+    if (threadIdx.x >> 5 < n_items) ask(item_at(threadIdx.x >> 5));
+    __syncthreads();
+#pragma unroll 1
+    for (u32 i = threadIdx.x >> 5; i < n_items; i += WARPS) {
+        const Item item = item_at(i);
+        float4 sum = *(const float4*)rows.at(item.row, item.in_unit), up_sum = *(const float4*)rows.at(item.row, is_pair ? 128 + item.in_unit : item.in_unit);
+        gathered.add_to(s, skip(item), sum, up_sum, partial_of(p, s.first_place, item.row, item.in_unit), is_pair);
+        const float before[4] = {asked[0], asked[1], asked[2], asked[3]};
+        // What the next one needs comes while this one is made.
+        if (i + WARPS < n_items) ask(item_at(i + WARPS));
+        end_item<TILES>(p, part, room, item, sum, up_sum, before);
+    }
+}
 
 // By all warps of a block: the end of a segment.
 template <int TILES>
 __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, const Room& room, Rows rows, const Sums<TILES>& sums) {
     const Lane l;
     const u32 warp = threadIdx.x >> 5, n_rows = room.n_rows;
-    const Part& part = p.parts[s.part];
-    const bool is_pair = part.paired;
     const OwnRows own(s, n_rows);
     // First what others wait for.
     if (s.n_parts > 1 || n_rows > OwnRows::NEAR) leave_sums<TILES>(p, s, own, n_rows, sums);
     if (own.n == 0) return;
+    GatheredByWarps gathered(s.n_parts);
+    if (TILES <= FEW_TILES) gathered.ask(p, s, own, 0, 0);
     // All but the next segment's first stage, unless the scales are among its copies.
     if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
     else copies_wait<0>();
@@ -172,39 +266,8 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
             float* const at = (float*)(to + n * 8 % OwnRows::NEAR / 2 * rows.stride + i * ROW_BYTES);
             at[0] = sums[n][i], at[8] = sums[n][i + 2];
         }
-    const u32 n_items = is_pair ? own.n : 2 * own.n;
-    // Zeros: what only some paths set has to be kept, for all the compiler knows, from one segment's end to the next, and its 36 registers
-    // were missing in the stages.
-    Asked asked = {};
-    if (warp < n_items) asked.ask(p, s, part, Item(s, own, is_pair, warp));
-    __syncthreads();
-#pragma unroll 1
-    for (u32 i = warp; i < n_items; i += WARPS) {
-        const Item item(s, own, is_pair, i);
-        float4 sum = *(const float4*)rows.at(item.row, item.in_unit), up_sum = *(const float4*)rows.at(item.row, is_pair ? 128 + item.in_unit : item.in_unit);
-        asked.theirs.add_to(s, item.skip, sum, up_sum, partial_of(p, s.first_place, item.row, item.in_unit), is_pair);
-        const float before[4] = {asked.before[0], asked.before[1], asked.before[2], asked.before[3]}, by = room.factor[item.row];
-        // What the next one needs comes while this one is made.
-        if (i + WARPS < n_items) asked.ask(p, s, part, Item(s, own, is_pair, i + WARPS));
-        const Four out(part.out, part.n_out, p.first_row + item.row, item.cell * 128 + l.lane * 4);
-        float x[4];
-        scaled(sum, room, item.in_unit, by, x);
-        if (p.epilogue == ADD) {
-            const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + item.row]) : 1.0f;
-#pragma unroll
-            for (int k = 0; k < 4; k++) x[k] = before[k] + (p.gate ? gate * x[k] : x[k]);
-        } else if (p.epilogue != STORE) {
-            float up[4] = {x[0], x[1], x[2], x[3]};
-            if (is_pair) scaled(up_sum, room, 128 + item.in_unit, by, up);
-#pragma unroll
-            for (int k = 0; k < 4; k++) x[k] = glu(p.glu_kind, p.glu_alpha, p.glu_limit, is_pair ? x[k] : before[k], up[k]);
-        }
-        out.store(x);
-        if (!p.next_image || item.cell >= p.next_cells) continue;
-#pragma unroll
-        for (int k = 0; k < 4; k++) x[k] = k < out.n ? x[k] : 0.0f;
-        make_next<TILES>(p, part.n_out, item.row, item.cell, *(const float4*)&room.weight[item.in_unit], x);
-    }
+    if constexpr (TILES <= FEW_TILES) end_rows<TILES>(p, s, room, rows, own, gathered);
+    else end_rows_by_lane<TILES>(p, s, room, rows, own);
     // The rows' places are the next stage's.
     __syncthreads();
 }

@@ -47,8 +47,46 @@ __device__ __forceinline__ void leave_sums(const LinearParams& p, const Segment&
         }
 }
 
-// What the unit's segments summed of four outputs of a row, and of a pair of those 128 on: asked for some time before it is needed.
-struct Theirs {
+// With up to 16 rows: what the unit's segments summed of a few rows, brought to shared memory by all warps. Each has one segment's sums
+// of one row, four outputs a lane and four of those 128 on. (Lanes that ask for eight segments' sums each, as with more rows, are 680 more
+// instructions, and what runs once in a launch costs what fetching it costs: 0.8 us.)
+struct GatheredByWarps {
+    // Of a warp: two halves of a row's outputs.
+    static constexpr u32 BYTES = UNIT_OUTPUTS * 4;
+    u32 log_parts;      // segments at once, as a power of two
+    u32 rows_at_once;   // so that a warp ends no more than 128 outputs of a row at a time
+    u32 part, row;      // of this warp, among those at once
+    float4* from;       // what it asked for, or null
+    float4 first, second;
+
+    __device__ __forceinline__ GatheredByWarps(u32 n_parts) {
+        const u32 warp = threadIdx.x >> 5;
+        log_parts = min(32 - __clz(n_parts - 1), 4);
+        rows_at_once = min(WARPS >> log_parts, WARPS / 2);
+        part = warp & ((1 << log_parts) - 1), row = warp >> log_parts;
+    }
+    // Sums of segments from `first_part` on, of the block's own rows from the `at`th on.
+    __device__ __forceinline__ void ask(const LinearParams& p, const Segment& s, const OwnRows& own, u32 at, u32 first_part) {
+        const u32 nth = first_part + part;
+        from = nullptr;
+        // The block's own are in shared memory.
+        if (row >= rows_at_once || at + row >= own.n || nth >= s.n_parts || nth == s.own) return;
+        from = (float4*)partial_of(p, s.first_place + nth, own.first + at + row, (threadIdx.x & 31) * 4);
+        first = load_fresh(from), second = load_fresh(from + 32);
+    }
+    // Waits for what was asked for, and leaves its places in memory empty.
+    __device__ __forceinline__ void put(u8* to) {
+        if (!from) return;
+        const float nothing = __uint_as_float(NOTHING);
+        while (!arrived(first) || !arrived(second)) first = load_fresh(from), second = load_fresh(from + 32);
+        store_fresh(from, make_float4(nothing, nothing, nothing, nothing)), store_fresh(from + 32, make_float4(nothing, nothing, nothing, nothing));
+        float4* const at = (float4*)to + (threadIdx.x & 31);
+        at[0] = first, at[32] = second;
+    }
+};
+
+// With more rows: what the unit's segments summed of four outputs of a row, and of a pair of those 128 on: asked for some time before it is needed.
+struct GatheredByLane {
     // Units of 5120 x 17408 are made by 7 or 8 blocks: asking all at once costs one trip to memory. Those of pairs by two or three.
     static constexpr u32 AT_ONCE = 8, STRIDE = 8 * MAX_TILES * UNIT_OUTPUTS / 4;
     float4 values[AT_ONCE];
