@@ -20,7 +20,7 @@ pub(crate) use error::{Result, check};
 pub(crate) use event::Event;
 pub(crate) use memory::{DeviceBuffer, PinnedBuffer, device_bytes};
 pub(crate) use modules::Kernel;
-pub(crate) use queue::{Graph, KernelParams, Queue};
+pub(crate) use queue::{Graph, KernelParams, Queue, Range};
 
 /// A device with its primary context and the kernels loaded so far. One per device and process is enough.
 pub struct Device {
@@ -32,6 +32,8 @@ pub struct Device {
     pub(crate) n_multiprocessors: usize,
     /// Shared memory that a block may ask for.
     pub(crate) max_shared_bytes: usize,
+    /// Of memory that a launch can say something about; 0 where it cannot.
+    pub(crate) max_window_bytes: usize,
     modules: modules::Modules,
 }
 
@@ -119,6 +121,8 @@ impl Device {
         let n_multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
         let max_shared_bytes =
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
+        let max_window_bytes =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?.max(0);
         if major < 8 {
             return Err(CudaError::TooOld { device: name, major, minor });
         }
@@ -131,7 +135,16 @@ impl Device {
         let max_shared_bytes =
             stand_in.map_or(max_shared_bytes, |c| c.max_shared_bytes().min(max_shared_bytes));
         let modules = modules::Modules::new(arch);
-        Ok(Arc::new(Self { device, context, name, sm, n_multiprocessors, max_shared_bytes, modules }))
+        Ok(Arc::new(Self {
+            device,
+            context,
+            name,
+            sm,
+            n_multiprocessors,
+            max_shared_bytes,
+            max_window_bytes: max_window_bytes as usize,
+            modules,
+        }))
     }
 
     /// Makes the context this thread's. Cheap, and needed wherever a call may come from another thread.

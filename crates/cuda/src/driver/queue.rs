@@ -23,6 +23,15 @@ pub(crate) struct Queue {
     is_capturing: Cell<bool>,
     /// The next launch begins when all before it is done.
     is_apart: Cell<bool>,
+    /// What the next launch reads and nobody after it for long.
+    read_once: Cell<Option<Range>>,
+}
+
+/// Of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) at: u64,
+    pub(crate) bytes: usize,
 }
 
 // SAFETY: a stream may be used from any thread with the context current, one at a time, which `&mut`-less `Queue` in an
@@ -41,6 +50,7 @@ impl Queue {
             overlaps: device.sm >= 90,
             is_capturing: Cell::new(false),
             is_apart: Cell::new(false),
+            read_once: Cell::new(None),
         })
     }
 
@@ -48,6 +58,13 @@ impl Queue {
     /// read before they wait.
     pub(crate) fn set_apart(&self) {
         self.is_apart.set(true);
+    }
+
+    /// What the next kernel reads of this range leaves L2 before anything else does: what other kernels come back to (their inputs, their
+    /// code) stays. At most [`Device::max_window_bytes`] of it count.
+    pub(crate) fn set_read_once(&self, range: Range) {
+        let bytes = range.bytes.min(self.device.max_window_bytes);
+        self.read_once.set((bytes > 0).then_some(Range { bytes, ..range }));
     }
 
     pub(crate) fn launch<P: KernelParams>(
@@ -62,11 +79,29 @@ impl Queue {
             return Ok(());
         }
         kernel.allow_shared(shared_bytes)?;
-        let mut attribute = sys::CUlaunchAttribute {
+        let overlaps = self.overlaps && !self.is_apart.take();
+        let window = self.read_once.take();
+        let range = window.unwrap_or(Range { at: 0, bytes: 0 });
+        let overlap = sys::CUlaunchAttribute {
             id: AttributeId::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
             value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
         };
+        let read_once = sys::CUlaunchAttribute {
+            id: AttributeId::CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue {
+                accessPolicyWindow: sys::CUaccessPolicyWindow {
+                    base_ptr: range.at as *mut c_void,
+                    num_bytes: range.bytes,
+                    hitRatio: 1.0,
+                    hitProp: sys::CUaccessProperty::CU_ACCESS_PROPERTY_STREAMING,
+                    missProp: sys::CUaccessProperty::CU_ACCESS_PROPERTY_NORMAL,
+                },
+            },
+        };
+        // The last of them counts only with a range.
+        let mut attributes = if overlaps { [overlap, read_once] } else { [read_once, read_once] };
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -76,8 +111,8 @@ impl Queue {
             blockDimZ: 1,
             sharedMemBytes: shared_bytes as u32,
             hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: u32::from(self.overlaps && !self.is_apart.take()),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::from(overlaps) + u32::from(window.is_some()),
         };
         let mut arguments: [*mut c_void; 1] = [std::ptr::from_ref(params).cast_mut().cast()];
         // SAFETY: the kernel takes one parameter of P's layout (P's promise), which the driver copies before returning;

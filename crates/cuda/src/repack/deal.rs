@@ -1,5 +1,7 @@
 //! Who does what of a launch: each block's segments, as `kernels/linear_params.cuh` has them.
 
+use crate::driver::Range;
+
 use super::layout::{CELL_COLS, FLOAT, Format, HALF_OUTPUTS, TILE_OUTPUTS, Work, shares};
 
 /// What a stage costs at least: below this a block waits for barriers and memory's latency, not for bytes. (A launch with
@@ -79,6 +81,18 @@ impl Product {
             (self.weights[matrix].tiles + (before * self.format().stage_bytes()) as u64, tiles as u32)
         })
     }
+}
+
+/// Where a launch's weights lie, if that is no more than `most`, as they do where they were loaded one after another; else the largest matrix.
+pub(super) fn range_of(products: &[Product], most: usize) -> Range {
+    let ranges = || {
+        let weights = products.iter().flat_map(|p| p.weights);
+        weights.map(|w| Range { at: w.tiles, bytes: w.format.matrix_bytes(w.rows, w.cols) })
+    };
+    let first = ranges().map(|r| r.at).min().unwrap_or(0);
+    let end = ranges().map(|r| r.at + r.bytes as u64).max().unwrap_or(first);
+    let all = Range { at: first, bytes: (end - first) as usize };
+    if all.bytes <= most { all } else { ranges().max_by_key(|r| r.bytes).unwrap_or(all) }
 }
 
 const HALF_TILES: usize = HALF_OUTPUTS / TILE_OUTPUTS;
@@ -268,6 +282,16 @@ mod tests {
         assert!(!blocks[20..].iter().any(|list| gathers(list)));
         let stages: Vec<_> = blocks[20..].iter().map(|list| list[0].n_of_block).collect();
         assert!(stages.is_sorted_by(|a, b| a >= b) && stages[0] > stages[111]);
+    }
+
+    #[test]
+    fn weights_side_by_side_are_one_range_and_of_others_the_largest_counts() {
+        let matrix = |rows, at| weights(DType::Q4_K, rows, 1024, at);
+        let bytes = |rows| matrix(rows, 0).format.matrix_bytes(rows, 1024);
+        let beside = [Product::pair(matrix(512, 1 << 40), matrix(512, (1 << 40) + 500_000), 1)];
+        assert_eq!(range_of(&beside, 1 << 27), Range { at: 1 << 40, bytes: 500_000 + bytes(512) });
+        let apart = [Product::single(matrix(256, 1 << 40), 1), Product::single(matrix(512, 1 << 41), 1)];
+        assert_eq!(range_of(&apart, 1 << 27), Range { at: 1 << 41, bytes: bytes(512) });
     }
 
     #[test]

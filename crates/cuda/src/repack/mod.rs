@@ -18,9 +18,9 @@ use std::cell::RefCell;
 
 use overdraft_plan::Matrix;
 
-use crate::driver::{CudaError, Device, DeviceBuffer, Result, device_bytes};
+use crate::driver::{CudaError, Device, DeviceBuffer, Range, Result, device_bytes};
 use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput, TileView};
-use deal::{Lists, PLACES, Product, Weights};
+use deal::{Lists, PLACES, Product, Weights, range_of};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
 use layout::Format;
 pub(crate) use layout::{CELL_COLS, MXFP4, TILE_OUTPUTS};
@@ -101,7 +101,7 @@ impl Tiles {
                 dealt.len() - 1
             }
         };
-        let Dealt { lists, on_device, .. } = &dealt[at];
+        let Dealt { lists, on_device, weights, .. } = &dealt[at];
         let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
         let plan = Plan::new(products, epilogue, lists, on_device.ptr(), partials);
         let tiles = launch::row_tiles(input.rows.bucket, self.group_tiles);
@@ -112,6 +112,7 @@ impl Tiles {
                 let why = format!("a block's part of it does not fit the shared memory: {:?}", self.space);
                 return Err(CudaError::Unsupported { what, why });
             };
+            gpu.queue.set_read_once(*weights);
             gpu.launch(plan.entry(group), [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
         }
         Ok(())
@@ -125,15 +126,17 @@ struct Dealt {
     n_products: usize,
     lists: Lists,
     on_device: DeviceBuffer,
+    weights: Range,
 }
 
 impl Dealt {
     fn new(gpu: Gpu<'_>, matrices: Vec<Handle>, products: &[Product], n_blocks: usize) -> Result<Self> {
         let lists = Lists::new(products, n_blocks);
+        let weights = range_of(products, gpu.device.max_window_bytes);
         let bytes = lists.bytes();
         let on_device = DeviceBuffer::new(gpu.device, "shares of linear ops", bytes.len())?;
         gpu.queue.send_bytes(&bytes, &on_device, 0)?;
-        Ok(Self { matrices, n_products: products.len(), lists, on_device })
+        Ok(Self { matrices, n_products: products.len(), lists, on_device, weights })
     }
 }
 
