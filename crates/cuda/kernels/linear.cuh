@@ -72,6 +72,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     if ((threadIdx.x & 31) == 0) barrier_init(base + warp * 8, warp < MAX_INPUTS ? COPY_LANES : WARPS);
     barrier_init_visible();
     if (threadIdx.x == 0) room.n_rows = n_rows;
+    if (threadIdx.x < 8 * TILES) room.factor[threadIdx.x] = 1.0f;
     copies_wait<0>();
     __syncthreads();
     pdl_next();
@@ -81,9 +82,13 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     stream.turn();
 
     Inputs<TILES> inputs = {p, inputs_at, base, base + 8 * MAX_INPUTS, (const u32*)(segments + p.list_segments), segments->n_of_block, 0};
-    pdl_wait();
-    if (warp == 0) inputs.begin();
-    make_factors<TILES>(p, room, warp, n_rows);
+    // Only who reads what the launch ahead makes waits for its end. With few rows that is the warp that begins with the inputs, and those with a
+    // row's factor: the others come to their first input meanwhile, and have fetched the code on the way.
+    if (TILES > FEW_TILES || warp == 0 || (p.squares && row_of_warp(warp) < n_rows)) {
+        pdl_wait();
+        if (warp == 0) inputs.begin();
+        make_factors<TILES>(p, room, warp, n_rows);
+    }
 
 #pragma unroll 1
     for (const Segment* s = segments; s->n > 0; s++) {

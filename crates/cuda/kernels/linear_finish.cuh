@@ -56,11 +56,12 @@ struct Four {
     __device__ __forceinline__ bool is_whole() const { return n == 4 && ((u64)at & 15) == 0; }
     __device__ __forceinline__ void load(float (&x)[4]) const {
         if (is_whole()) {
-            const float4 v = *(const float4*)at;
+            // By warps that need not have waited for the launch ahead themselves.
+            const float4 v = load_fresh((const float4*)at);
             x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
         } else {
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) x[i] = i < n ? at[i] : 0.0f;
+            for (u32 i = 0; i < 4; i++) x[i] = i < n ? load_fresh(at + i) : 0.0f;
         }
     }
     __device__ __forceinline__ void store(const float (&x)[4]) const {
@@ -88,15 +89,17 @@ __device__ __forceinline__ u32 rows_of_group(const LinearParams& p) {
     return there < 8 * TILES ? there : 8 * TILES;
 }
 
-// What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way. (Made at
+// What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way, the first
+// row by the last warp, as the first begins with the inputs. (Made at
 // the ends of units it held them up by a trip to memory, and so did asking for the number of rows there.) No branch that could look
 // different from lane to lane: the stages that follow would be longer for it.
+__device__ __forceinline__ u32 row_of_warp(u32 warp) { return WARPS - 1 - warp; }
 template <int TILES>
 __device__ __forceinline__ void make_factors(const LinearParams& p, Room& room, u32 warp, u32 n_rows) {
     const u32 lane = threadIdx.x & 31;
 #pragma unroll
     for (u32 first = 0; first < 8 * TILES; first += WARPS) {
-        const u32 row = first + warp;
+        const u32 row = first + row_of_warp(warp);
         float factor = 1.0f;
         if (p.squares) {
             const float* from = (const float*)p.squares + (u64)(p.first_row + (row < n_rows ? row : 0)) * p.n_cells;
@@ -107,7 +110,7 @@ __device__ __forceinline__ void make_factors(const LinearParams& p, Room& room, 
             for (u32 i = 128; i < p.n_cells; i += 32) squares[0] += i + lane < p.n_cells ? from[i + lane] : 0.0f;
             factor = rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps));
         }
-        if (lane == 0) room.factor[row] = factor;
+        if (lane == 0 && p.squares && row < n_rows) room.factor[row] = factor;
     }
 }
 
@@ -154,7 +157,7 @@ __device__ __forceinline__ void end_item(const LinearParams& p, const Part& part
     float x[4];
     scaled(sum, room, item.in_unit, by, x);
     if (p.epilogue == ADD) {
-        const float gate = p.gate ? sigmoid(((const float*)p.gate)[p.first_row + item.row]) : 1.0f;
+        const float gate = p.gate ? sigmoid(load_fresh((const float*)p.gate + p.first_row + item.row)) : 1.0f;
 #pragma unroll
         for (int k = 0; k < 4; k++) x[k] = before[k] + (p.gate ? gate * x[k] : x[k]);
     } else if (p.epilogue != STORE) {
