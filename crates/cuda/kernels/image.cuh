@@ -51,10 +51,17 @@ __device__ __forceinline__ void image_store_in(u8* cell, u8* rest, u32 in_tile, 
     if (lane == 0) *(float*)(cell + CELL_SCALES + in_tile * 4) = __uint_as_float((u32)(exponent - 10 + 127) << 23);
 }
 
-// The same from columns 128 block onwards, wherever that is.
-__device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u32 block, const float (&x)[4]) {
+// Where columns of a row are, from 128 block onwards.
+struct ImagePlace {
+    u8 *cell, *rest;
+};
+__device__ __forceinline__ ImagePlace image_place(u8* image, ImageShape s, u32 row, u32 block) {
     const u32 group = row / 8 / s.group_tiles, tiles = tiles_of_group(s, group);
     u8* base = image + group_offset(s, group);
     const u64 at = (u64)block * tiles + row / 8 % s.group_tiles;
-    image_store_in(base + at * CELL_BYTES, base + (u64)s.n_blocks * tiles * CELL_BYTES + at * REST_BYTES, row % 8, x);
+    return {base + at * CELL_BYTES, base + (u64)s.n_blocks * tiles * CELL_BYTES + at * REST_BYTES};
+}
+__device__ __forceinline__ void image_store(u8* image, ImageShape s, u32 row, u32 block, const float (&x)[4]) {
+    const ImagePlace place = image_place(image, s, row, block);
+    image_store_in(place.cell, place.rest, row % 8, x);
 }

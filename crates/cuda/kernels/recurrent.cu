@@ -102,7 +102,8 @@ __device__ __forceinline__ void finish_row(const Head<FULL>& head, u32 t, float4
     const float4 delta = *(const float4*)&room.sums[t][1][at];
     add_scaled(o, room.own_q[t][t], delta);
     head.store(head.delta_row(r), head.value_dim(), delta);
-    put_row(head, r, o, *(const float4*)&room.vectors[t][0][at], weight);
+    const float4 gate = *(const float4*)&room.vectors[t][0][at];
+    put_row(head, r, o, gate, weight, [&] { return image_place(p.image, p.shape, r, head.h); });
     keep_own(head, t, delta);
 }
 

@@ -37,9 +37,9 @@ __device__ __forceinline__ void fold_rows(const Head<FULL, SHARED>& head, Whole&
     fold(s, s, own_part(), head.key_dim(), head.value_dim(), row_at, g_at);
 }
 
-// A row's output, normed and gated where this launch does that.
-template <bool FULL, typename SHARED>
-__device__ __forceinline__ void put_row(const Head<FULL, SHARED>& head, u32 r, float4 o, float4 gate, float4 weight) {
+// A row's output, normed and gated where this launch does that. `image_at()`: its place in the image, perhaps found before.
+template <bool FULL, typename SHARED, typename ImageAt>
+__device__ __forceinline__ void put_row(const Head<FULL, SHARED>& head, u32 r, float4 o, float4 gate, float4 weight, ImageAt image_at) {
     const Recurrent& p = head.p;
     const u64 place = (u64)r * head.deltas() + head.h * head.value_dim();
     if (!(p.mode & NORMS)) return head.store(p.out + place, head.value_dim(), o);
@@ -56,7 +56,9 @@ __device__ __forceinline__ void put_row(const Head<FULL, SHARED>& head, u32 r, f
     const float y[4] = {o.x * weight.x * gate.x * quick_sigmoid(gate.x), o.y * weight.y * gate.y * quick_sigmoid(gate.y),
                         o.z * weight.z * gate.z * quick_sigmoid(gate.z), o.w * weight.w * gate.w * quick_sigmoid(gate.w)};
     head.store(p.normed + place, head.value_dim(), make_float4(y[0], y[1], y[2], y[3]));
-    if (p.image) image_store(p.image, p.shape, r, head.h, y);
+    if (!p.image) return;
+    const ImagePlace to = image_at();
+    image_store_in(to.cell, to.rest, r % 8, y);
 }
 
 template <bool FULL, typename SHARED>

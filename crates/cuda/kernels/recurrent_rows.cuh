@@ -221,24 +221,24 @@ __device__ __forceinline__ void load_inputs(const Head<FULL>& head, Item item, f
 }
 
 // What the convolution gave: SiLU, and q and k to length one.
-template <bool FULL, typename SHARED>
-__device__ __forceinline__ float4 activate(const Head<FULL, SHARED>& head, Item item, float4 sum) {
-    const Recurrent& p = head.p;
-    auto& room = head.room;
+__device__ __forceinline__ float4 quick_silu(float4 x) {
+    return make_float4(x.x * quick_sigmoid(x.x), x.y * quick_sigmoid(x.y), x.z * quick_sigmoid(x.z), x.w * quick_sigmoid(x.w));
+}
+__device__ __forceinline__ float4 to_length_one(u32 part, u32 key_dim, float4 y) {
+    return scaled(y, (part == 0 ? rsqrtf((float)key_dim) : 1.0f) * rsqrtf(length_squared(y) + 1e-6f));
+}
+template <bool FULL>
+__device__ __forceinline__ void activate(const Head<FULL>& head, Item item, float4 sum) {
+    Room& room = head.room;
     const u32 at = 4 * (threadIdx.x & 31), r = room.row[item.t];
-    float4 y = make_float4(sum.x * quick_sigmoid(sum.x), sum.y * quick_sigmoid(sum.y), sum.z * quick_sigmoid(sum.z),
-                           sum.w * quick_sigmoid(sum.w));
-    float* row = p.prepared + (u64)r * head.width();
-    if (item.part == 2) {
-        head.store(row + head.v_at(), head.value_dim(), y);
-        return y;
-    }
-    y = scaled(y, (item.part == 0 ? rsqrtf((float)head.key_dim()) : 1.0f) * rsqrtf(length_squared(y) + 1e-6f));
+    float4 y = quick_silu(sum);
+    float* row = head.p.prepared + (u64)r * head.width();
+    if (item.part == 2) return head.store(row + head.v_at(), head.value_dim(), y);
+    y = to_length_one(item.part, head.key_dim(), y);
     *(float4*)&room.vectors[item.t][item.part][at] = y;
     if (head.is_owner) head.store(row + item.part * head.keys() + head.q_at(), head.key_dim(), y);
     // Later tiles read keys back; drafts of one sure row that fit into a tile have none.
     if (item.part == 1 && (head.seq.n_rows > TILE || head.seq.n_sure > 1)) *(float4*)(head.key_row(r) + at) = y;
-    return y;
 }
 
 // Convolution along the row's path.
@@ -257,24 +257,29 @@ __device__ __forceinline__ void convolve(const Head<FULL>& head, Item item, cons
     activate(head, item, sum);
 }
 
-// Decay and beta of a row of the tile, from what is theirs of the op's inputs.
-template <bool FULL, typename SHARED>
-__device__ __forceinline__ void put_gates(const Head<FULL, SHARED>& head, u32 t, float a, float bias, float b, float decay) {
-    const Recurrent& p = head.p;
-    auto& room = head.room;
+// Decay and beta of a row, from what is theirs of the op's inputs.
+struct Gates {
+    float g, beta;
+};
+__device__ __forceinline__ Gates gates_of(float a, float bias, float b, float decay) {
     a += bias;
-    const float g = decay * (a > 20.0f ? a : log1pf(quick_exp(a))), beta = quick_sigmoid(b);
-    float* gates = p.gates + (u64)room.row[t] * 2 * p.value_heads + head.h;
-    gates[0] = g;
-    gates[p.value_heads] = beta;
-    room.g[t] = g;
-    room.beta[t] = beta;
+    return {decay * (a > 20.0f ? a : log1pf(quick_exp(a))), quick_sigmoid(b)};
+}
+template <bool FULL, typename SHARED>
+__device__ __forceinline__ void store_gates(const Head<FULL, SHARED>& head, u32 r, Gates x) {
+    float* gates = head.p.gates + (u64)r * 2 * head.p.value_heads + head.h;
+    gates[0] = x.g;
+    gates[head.p.value_heads] = x.beta;
 }
 template <bool FULL>
 __device__ __forceinline__ void find_gates(const Head<FULL>& head, u32 t) {
     const Recurrent& p = head.p;
-    const u64 at = (u64)head.room.row[t] * p.value_heads + head.h;
-    put_gates(head, t, p.a[at], p.dt_bias[head.h], p.b[at], p.decay[head.h]);
+    const u32 r = head.room.row[t];
+    const u64 at = (u64)r * p.value_heads + head.h;
+    const Gates x = gates_of(p.a[at], p.dt_bias[head.h], p.b[at], p.decay[head.h]);
+    store_gates(head, r, x);
+    head.room.g[t] = x.g;
+    head.room.beta[t] = x.beta;
 }
 
 // Inputs of all rows of the tile; those of two items are on their way while one is worked on.

@@ -31,13 +31,13 @@ const ROOM: usize = WINDOW_ROWS * (STRIDE + DIM + 1)
 const LONE_ROWS: usize = 32;
 const LONE_ROOM: usize = DIM * DIM
     + LONE_ROWS * (STRIDE + DIM + 1)
-    + 3 * 4 * DIM
-    + 2 * (2 * STRIDE + 3 * DIM)
+    + 4 * STRIDE
+    + 4 * DIM
     + 2 * (LONE_ROWS + TILE)
-    + 4
-    + 2 * 4
-    + 12
-    + 8;
+    + LONE_ROWS
+    + 2 * 3
+    + 2 * 14
+    + 6;
 
 /// `PairRoom` of `recurrent_pair.cuh`, in words.
 const PLACES: usize = WINDOW_ROWS + 2 * TILE;
