@@ -106,7 +106,7 @@ struct GroupWalk : Attend<D, WALK_TILES, BF16, 2, GroupLayout<D>> {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + i * STEP / 2 * (plane ? 2 * L::VALUE_STRIDE : L::KEY_PAIR)),
                          "l"(from + i * STEP * D), "r"(i * STEP + first < n ? 16 : 0)
                          : "memory");
-        asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(full(stage, plane)) : "memory");
+        copies_arrive(full(stage, plane));
     }
     __device__ __forceinline__ void copy_pages(const Work& w) const {
         u64 held = held_at(w, w.page);
@@ -124,9 +124,8 @@ struct GroupWalk : Attend<D, WALK_TILES, BF16, 2, GroupLayout<D>> {
         asm volatile("cp.async.wait_all;" ::: "memory");
     }
 
-    // What a group's four warps have stored is there for all of them, and for the tensor cores.
+    // What a group's four warps have stored is there for all of them.
     static __device__ __forceinline__ void meet(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-    static __device__ __forceinline__ void for_tensor_cores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
     __device__ __forceinline__ void leave(u32 barrier) const {
         __syncwarp();
         if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
@@ -234,7 +233,7 @@ struct GroupWalk : Attend<D, WALK_TILES, BF16, 2, GroupLayout<D>> {
             store_transposed(weights + 4 * r * L::SQUARE, high[0], high[1], high[2], high[3]);
             store_transposed(weights + 4 * r * L::SQUARE + L::PART_WEIGHTS, low[0], low[1], low[2], low[3]);
         }
-        for_tensor_cores();
+        fence_for_async();
         return factors;
     }
     __device__ __forceinline__ float* factors_at(u32 which, u32 group) const { return (float*)(room + L::FACTORS) + (which * L::GROUPS + group) * L::PAIRS_OF_GROUP; }
@@ -389,7 +388,7 @@ struct GroupWalk : Attend<D, WALK_TILES, BF16, 2, GroupLayout<D>> {
         registers_more<240>();
         const auto all_groups = [&] { asm volatile("bar.sync 3, %0;" ::"n"(N_THREADS) : "memory"); };
         load_queries();
-        for_tensor_cores();
+        fence_for_async();
         all_groups();
         float all[NC][NP][4];
         Totals totals;

@@ -11,7 +11,7 @@
 #include "linear_ring.cuh"
 #include "linear_sums.cuh"
 
-// With so many tiles of rows sums are gathered by warps.
+// With up to so many tiles of rows sums are gathered by warps, and only some warps wait for the launch ahead.
 #define FEW_TILES 2
 #define ROW_BYTES 1040u  // 256 outputs; what is past them keeps rows in different banks
 
@@ -89,11 +89,12 @@ __device__ __forceinline__ u32 rows_of_group(const LinearParams& p) {
     return there < 8 * TILES ? there : 8 * TILES;
 }
 
-// What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way, the first
-// row by the last warp, as the first begins with the inputs. (Made at
+// The first row is the last warp's, as the first warp begins with the inputs.
+__device__ __forceinline__ u32 row_of_warp(u32 warp) { return WARPS - 1 - warp; }
+
+// What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way. (Made at
 // the ends of units it held them up by a trip to memory, and so did asking for the number of rows there.) No branch that could look
 // different from lane to lane: the stages that follow would be longer for it.
-__device__ __forceinline__ u32 row_of_warp(u32 warp) { return WARPS - 1 - warp; }
 template <int TILES>
 __device__ __forceinline__ void make_factors(const LinearParams& p, Room& room, u32 warp, u32 n_rows) {
     const u32 lane = threadIdx.x & 31;

@@ -37,6 +37,13 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #undef WAIT
 }
 
+// What lanes stored in shared memory is there for tensor cores and for the copy engine, once they have met.
+__device__ __forceinline__ void fence_for_async() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // Copies into shared memory that a lane waits for itself, in groups.
 __device__ __forceinline__ void copy_16(u32 to, const u8* from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
@@ -44,6 +51,8 @@ __device__ __forceinline__ void copy_16(u32 to, const u8* from) {
 __device__ __forceinline__ void copy_4(u32 to, const float* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
+// The lane's copies so far count as an arrival at a barrier.
+__device__ __forceinline__ void copies_arrive(u32 barrier) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory"); }
 __device__ __forceinline__ void copies_end_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until no more than N groups are on their way.
 template <int N>
@@ -70,9 +79,7 @@ __device__ __forceinline__ void copy_expect(u32, u32) {}
 __device__ __forceinline__ void copy_input(u32 to, const u8* from, u32 bytes, u32) {
     for (u32 at = (threadIdx.x & 31) * 16; at < bytes; at += 512) copy_16(to + at, from + at);
 }
-__device__ __forceinline__ void copy_commit(u32 barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
-}
+__device__ __forceinline__ void copy_commit(u32 barrier) { copies_arrive(barrier); }
 #endif
 
 // d += A B: A 16 outputs x 16 columns, B 16 columns x 8 rows, f16 with f32 sums.

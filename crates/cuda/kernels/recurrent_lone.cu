@@ -37,9 +37,7 @@ using Lone = Head<true, LoneRoom>;
 __device__ __forceinline__ u32 arrived(const LoneRoom& room, Group group) { return shared_address(&room.arrived[group]); }
 __device__ __forceinline__ void await(const LoneRoom& room, Group group, u32 turn) { barrier_wait(arrived(room, group), turn & 1); }
 // The thread's copies so far count for the group.
-__device__ __forceinline__ void end_group(const LoneRoom& room, Group group) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(arrived(room, group)) : "memory");
-}
+__device__ __forceinline__ void end_group(const LoneRoom& room, Group group) { copies_arrive(arrived(room, group)); }
 
 __device__ __forceinline__ u32 n_near(const Seq& seq) { return min(seq.committed - seq.stored_grid, LONE_ROWS); }
 
@@ -370,9 +368,7 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         multiply_state(room);
         if (folds) {
             store_state(s, own_part(), stored_state(head), DIM, DIM);
-#if __CUDA_ARCH__ >= 900
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+            fence_for_async();
         }
         __syncthreads();
         if (has_next) {
