@@ -91,8 +91,8 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     }
 
 #pragma unroll 1
-    for (const Segment* s = segments; s->n > 0; s++) {
-        if (s->own < s->n_owners) ask_for_scales(p, p.parts[s->part], s->unit, room);
+    for (const Segment* s = segments; s->n_parts > 0; s++) {
+        if (s->owner < s->n_owners) ask_for_scales(p, p.parts[s->part], s->unit, room);
         // With two slots the next stage's copies end the group.
         if (N_SLOTS(p) == 1) copies_end_group();
         Sums<TILES> sums;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
 #pragma unroll
             for (int k = 0; k < 4; k++) sums[i][k] = 0.0f;
         sum_segment<FORMATS, TILES>(s->format, sums, stream, inputs, s->n, 2 * (s->first_stage + s->n) > p.n_cells);
-        finish<TILES>(p, *s, room, {shared + (stream.other - base - warp * N_SLOTS(p) * p.slot_bytes), N_SLOTS(p) * p.slot_bytes}, sums);
+        finish<TILES>(p, *s, room, {shared + (stream.other - base - warp * N_SLOTS(p) * p.slot_bytes), N_SLOTS(p) * p.slot_bytes, (int)(stream.now - stream.other)}, sums);
         if (N_SLOTS(p) == 1) stream.segment++, stream.copy_first();
     }
 }

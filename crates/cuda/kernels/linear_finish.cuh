@@ -13,6 +13,14 @@
 
 // With up to so many tiles of rows sums are gathered by warps, and only some warps wait for the launch ahead.
 #define FEW_TILES 2
+// Of others' sums a warp gathers so many cells at a time: with 16 rows two, where it has a second slot for them.
+#if HAS_WGMMA
+#define HAS_OTHER_SLOT 1
+#define GATHERED_CELLS(TILES) TILES
+#else
+#define HAS_OTHER_SLOT 0
+#define GATHERED_CELLS(TILES) 1
+#endif
 #define ROW_BYTES 1040u  // 256 outputs; what is past them keeps rows in different banks
 
 // Shared memory beside the rings, which begin where a line of 128 bytes does: 16 bytes off, stages took 13 % longer.
@@ -29,9 +37,12 @@ struct __align__(128) Room {
 struct Rows {
     u8* first;
     u32 stride;
+    int to_other;  // slot of a warp, where there is one
     __device__ __forceinline__ float* at(u32 row, u32 output) const { return (float*)(first + (row % OwnRows::NEAR >> 1) * stride + (row & 1) * ROW_BYTES) + output; }
-    // What a warp gathered: two of them in each slot that up to 16 rows leave.
-    __device__ __forceinline__ u8* gathered(u32 warp) const { return first + (WARPS / 2 + (warp >> 1)) * stride + (warp & 1) * GatheredByWarps::BYTES; }
+    // What was gathered, two cells in a slot: in the other slots, as sums are gathered when no stages are left to read those; else where 16 rows leave room.
+    __device__ __forceinline__ u8* gathered(u32 cell) const {
+        return first + (HAS_OTHER_SLOT ? to_other : WARPS / 2 * (int)stride) + (cell >> 1) * stride + (cell & 1) * GatheredByWarps<1>::BYTES;
+    }
 };
 
 // What the unit's sums are multiplied by and what is added, on its way to shared memory: asked for long before it is needed, as it
@@ -174,27 +185,28 @@ __device__ __forceinline__ void end_item(const LinearParams& p, const Part& part
     make_next<TILES>(p, part.n_out, item.row, item.cell, *(const float4*)&room.weight[item.in_unit], x);
 }
 
-// Of the block's own rows, whose sums are in shared memory where they are near; `gathered` was asked for the first.
-template <int TILES>
-__device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s, const Room& room, const Rows& rows, const OwnRows& own, GatheredByWarps& gathered) {
+// Of the block's own rows, whose sums `keep` brings to shared memory, once others' are on their way.
+template <int TILES, class Keep>
+__device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s, const Room& room, const Rows& rows, const OwnRows& own, const Keep& keep) {
     const Part& part = p.parts[s.part];
-    const u32 warp = threadIdx.x >> 5, half = part.paired ? 0 : warp % 2, nth = part.paired ? warp : warp / 2, lane = threadIdx.x & 31;
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, half = part.paired ? 0 : warp % 2;
+    GatheredByWarps<GATHERED_CELLS(TILES)> gathered(s.n_parts, part.paired ? WARPS : WARPS / 2);
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), up_sum = sum;
     u32 at = 0, first_part = 0;
+    // Nearly always once.
 #pragma unroll 1
     while (true) {
-        const Item item(s, part.paired, own.first + at + nth, half);
-        const bool is_mine = nth < gathered.rows_at_once && at + nth < own.n;
-        const u32 n_parts = min(s.n_parts - first_part, WARPS);
-        float before[4] = {};
-        if (is_mine) item.load_before(p, part, before);
-        gathered.put(rows.gathered(warp));
-        __syncthreads();
+        gathered.ask(p, s, own, at, first_part);
+        if (at + first_part == 0) keep();
+        const u32 n_rows = min(own.n - at, gathered.rows_at_once), n_parts = min(s.n_parts - first_part, WARPS);
         const bool is_whole = first_part + n_parts == s.n_parts;
-        const u32 next_at = is_whole ? at + gathered.rows_at_once : at, next_part = is_whole ? 0 : first_part + n_parts;
-        // What comes next is on its way while this is made.
-        if (next_at < own.n) gathered.ask(p, s, own, next_at, next_part);
-        if (is_mine) {
+        const u32 nth = part.paired ? warp : warp / 2;
+        float before[4] = {};
+        if (nth < n_rows) Item(s, part.paired, own.first + at + nth, half).load_before(p, part, before);
+        gathered.put(rows);
+        __syncthreads();
+        if (nth < n_rows) {
+            const Item item(s, part.paired, own.first + at + nth, half);
 #pragma unroll 1
             for (u32 i = 0; i < n_parts; i++) {
                 const float4* from = (const float4*)rows.gathered((nth << gathered.log_parts) + i) + half * 32 + lane;
@@ -209,10 +221,10 @@ __device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s
                 sum = up_sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             }
         }
-        if (next_at >= own.n) return;
+        first_part = is_whole ? 0 : first_part + n_parts, at = is_whole ? at + gathered.rows_at_once : at;
+        if (at >= own.n) return;
         // The places are the next ones'.
         __syncthreads();
-        at = next_at, first_part = next_part;
     }
 }
 
@@ -223,7 +235,7 @@ __device__ __forceinline__ void end_rows_by_lane(const LinearParams& p, const Se
     const bool is_pair = part.paired;
     const u32 n_items = is_pair ? own.n : 2 * own.n;
     const auto item_at = [&](u32 i) { return Item(s, is_pair, own.first + (is_pair ? i : i / 2), is_pair ? 0 : i % 2); };
-    const auto skip = [&](const Item& item) { return own.is_near(item.row) ? s.own : 0xffffffffu; };
+    const auto skip = [&](const Item& item) { return own.is_near(item.row) ? (u32)s.own : 0xffffffffu; };
     // Zeros: what only some paths set has to be kept, for all the compiler knows, from one segment's end to the next, and its 36 registers
     // were missing in the stages.
     GatheredByLane gathered = {};
@@ -253,25 +265,29 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
     const u32 warp = threadIdx.x >> 5, n_rows = room.n_rows;
     const OwnRows own(s, n_rows);
     // First what others wait for.
-    if (s.n_parts > 1 || n_rows > OwnRows::NEAR) leave_sums<TILES>(p, s, own, n_rows, sums);
+    if (s.n > 0 && (s.n_parts > 1 || n_rows > OwnRows::NEAR)) leave_sums<TILES>(p, s, own, n_rows, sums);
     if (own.n == 0) return;
-    GatheredByWarps gathered(s.n_parts);
-    if (TILES <= FEW_TILES) gathered.ask(p, s, own, 0, 0);
-    // All but the next segment's first stage, unless the scales are among its copies.
-    if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
-    else copies_wait<0>();
-    __syncthreads();
-    u8* const to = (u8*)rows.at(2 * l.t, warp * 16 + l.g);
+    const auto keep = [&] {
+        // All but the next segment's first stage, unless the scales are among its copies.
+        if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
+        else copies_wait<0>();
+        __syncthreads();
+        u8* const to = (u8*)rows.at(2 * l.t, warp * 16 + l.g);
 #pragma unroll
-    for (int n = 0; n < TILES; n++)
+        for (int n = 0; n < TILES; n++)
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (!own.is_near(n * 8 + 2 * l.t + i)) continue;
-            float* const at = (float*)(to + n * 8 % OwnRows::NEAR / 2 * rows.stride + i * ROW_BYTES);
-            at[0] = sums[n][i], at[8] = sums[n][i + 2];
-        }
-    if constexpr (TILES <= FEW_TILES) end_rows<TILES>(p, s, room, rows, own, gathered);
-    else end_rows_by_lane<TILES>(p, s, room, rows, own);
+            for (int i = 0; i < 2; i++) {
+                if (!own.is_near(n * 8 + 2 * l.t + i)) continue;
+                float* const at = (float*)(to + n * 8 % OwnRows::NEAR / 2 * rows.stride + i * ROW_BYTES);
+                at[0] = sums[n][i], at[8] = sums[n][i + 2];
+            }
+    };
+    if constexpr (TILES <= FEW_TILES) {
+        end_rows<TILES>(p, s, room, rows, own, keep);
+    } else {
+        keep();
+        end_rows_by_lane<TILES>(p, s, room, rows, own);
+    }
     // The rows' places are the next stage's.
     __syncthreads();
 }

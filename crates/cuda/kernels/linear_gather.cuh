@@ -27,7 +27,7 @@ struct OwnRows {
     u32 first, n;
     __device__ __forceinline__ OwnRows(const Segment& s, u32 n_rows) {
         const u32 each = (n_rows + s.n_owners - 1) / s.n_owners;
-        first = s.own * each, n = s.own >= s.n_owners || first >= n_rows ? 0 : n_rows - first < each ? n_rows - first : each;
+        first = s.owner * each, n = s.owner >= s.n_owners || first >= n_rows ? 0 : n_rows - first < each ? n_rows - first : each;
     }
     __device__ __forceinline__ bool is_near(u32 row) const { return row - first < (n < NEAR ? n : NEAR); }
 };
@@ -47,41 +47,48 @@ __device__ __forceinline__ void leave_sums(const LinearParams& p, const Segment&
         }
 }
 
-// With up to 16 rows: what the unit's segments summed of a few rows, brought to shared memory by all warps. Each has one segment's sums
-// of one row, four outputs a lane and four of those 128 on. (Lanes that ask for eight segments' sums each, as with more rows, are 680 more
-// instructions, and what runs once in a launch costs what fetching it costs: 0.8 us.)
+// With up to 16 rows: what the unit's segments summed of a few rows, brought to shared memory by all warps. A cell is one segment's sums of
+// one row, four outputs a lane and four of those 128 on; each warp has CELLS of them at a time, so that all of 16 rows come in one trip to memory.
+// (Lanes that ask for eight segments' sums each, as with more rows, are 680 more instructions, and what runs once in a launch costs what fetching
+// it costs: 0.8 us.)
+template <u32 CELLS>
 struct GatheredByWarps {
-    // Of a warp: two halves of a row's outputs.
+    // Of a cell: two halves of a row's outputs.
     static constexpr u32 BYTES = UNIT_OUTPUTS * 4;
     u32 log_parts;      // segments at once, as a power of two
-    u32 rows_at_once;   // so that a warp ends no more than 128 outputs of a row at a time
-    u32 part, row;      // of this warp, among those at once
-    float4* from;       // what it asked for, or null
-    float4 first, second;
+    u32 rows_at_once;
+    float4* from[CELLS];  // what was asked for, or null
+    float4 first[CELLS], second[CELLS];
 
-    __device__ __forceinline__ GatheredByWarps(u32 n_parts) {
-        const u32 warp = threadIdx.x >> 5;
+    // `most` rows at once: a warp each, or two.
+    __device__ __forceinline__ GatheredByWarps(u32 n_parts, u32 most) {
         log_parts = min(32 - __clz(n_parts - 1), 4);
-        rows_at_once = min(WARPS >> log_parts, WARPS / 2);
-        part = warp & ((1 << log_parts) - 1), row = warp >> log_parts;
+        rows_at_once = min(CELLS * WARPS >> log_parts, most);
     }
     // Sums of segments from `first_part` on, of the block's own rows from the `at`th on.
     __device__ __forceinline__ void ask(const LinearParams& p, const Segment& s, const OwnRows& own, u32 at, u32 first_part) {
-        const u32 nth = first_part + part;
-        from = nullptr;
-        // The block's own are in shared memory.
-        if (row >= rows_at_once || at + row >= own.n || nth >= s.n_parts || nth == s.own) return;
-        from = (float4*)partial_of(p, s.first_place + nth, own.first + at + row, (threadIdx.x & 31) * 4);
-        first = load_fresh(from), second = load_fresh(from + 32);
+#pragma unroll
+        for (u32 c = 0; c < CELLS; c++) {
+            const u32 cell = (threadIdx.x >> 5) + c * WARPS, nth = first_part + (cell & ((1 << log_parts) - 1)), row = cell >> log_parts;
+            from[c] = nullptr;
+            // The block's own are in shared memory.
+            if (row >= rows_at_once || at + row >= own.n || nth >= s.n_parts || nth == s.own) continue;
+            from[c] = (float4*)partial_of(p, s.first_place + nth, own.first + at + row, (threadIdx.x & 31) * 4);
+            first[c] = load_fresh(from[c]), second[c] = load_fresh(from[c] + 32);
+        }
     }
     // Waits for what was asked for, and leaves its places in memory empty.
-    __device__ __forceinline__ void put(u8* to) {
-        if (!from) return;
+    template <class Place>
+    __device__ __forceinline__ void put(const Place& place) {
         const float nothing = __uint_as_float(NOTHING);
-        while (!arrived(first) || !arrived(second)) first = load_fresh(from), second = load_fresh(from + 32);
-        store_fresh(from, make_float4(nothing, nothing, nothing, nothing)), store_fresh(from + 32, make_float4(nothing, nothing, nothing, nothing));
-        float4* const at = (float4*)to + (threadIdx.x & 31);
-        at[0] = first, at[32] = second;
+#pragma unroll
+        for (u32 c = 0; c < CELLS; c++) {
+            if (!from[c]) continue;
+            while (!arrived(first[c]) || !arrived(second[c])) first[c] = load_fresh(from[c]), second[c] = load_fresh(from[c] + 32);
+            store_fresh(from[c], make_float4(nothing, nothing, nothing, nothing)), store_fresh(from[c] + 32, make_float4(nothing, nothing, nothing, nothing));
+            float4* const at = (float4*)place.gathered((threadIdx.x >> 5) + c * WARPS) + (threadIdx.x & 31);
+            at[0] = first[c], at[32] = second[c];
+        }
     }
 };
 

@@ -10,7 +10,7 @@
 #pragma once
 #include "image.cuh"
 
-#define MAX_PARTS 6
+#define MAX_PARTS 10
 #define MAX_TILES 8
 #define WARPS 16
 #define THREADS (32 * WARPS)
@@ -28,16 +28,16 @@ enum Formats { COMMON, ALL };
 struct Segment {
     u64 weights[2];    // of each half: its first tile's first stage
     u32 tiles[2];      // of 16 outputs in each half
-    u32 n;             // stages; 0 ends a block's list
+    u32 n;             // stages; 0 where only the unit's end is left to do
     u32 first_stage;   // of the unit
     u32 stage_bytes;   // of a tile
     u32 format;
     u32 part, unit;
-    // A unit's segments in order, `n_parts` of them, each with a place for its sums; this is the `own`th. The first `n_owners` share
-    // out its rows: those whose block has nothing left to do.
+    // A unit's segments in order, `n_parts` of them, each with a place for its sums; this is the `own`th, if less. Some share out its rows: this is the
+    // `owner`th of `n_owners`, if less. No parts: the block's list ends.
     u32 first_place, n_parts;
-    u16 own, n_owners;
-    u32 n_of_block;    // in a block's first segment: stages of all
+    u16 own, owner, n_owners;
+    u16 n_of_block;    // in a block's first segment: stages of all
 };
 
 struct Part {

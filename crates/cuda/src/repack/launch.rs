@@ -6,7 +6,7 @@ use crate::driver::Device;
 use crate::linear::{ImageShape, Input, NextNorm};
 use crate::ops::kernel_params;
 
-pub(super) const MAX_PARTS: usize = 6;
+pub(super) const MAX_PARTS: usize = 10;
 pub(super) const MAX_TILES: usize = 8;
 pub(super) const MAX_BLOCKS: usize = 256;
 pub(super) const THREADS: u32 = 512;
