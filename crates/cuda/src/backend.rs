@@ -66,11 +66,14 @@ pub struct Cuda {
     /// What went wrong where no result could be returned; the next run returns it.
     pub(crate) failure: Cell<Option<CudaError>>,
     pub(crate) queue: Queue,
+    /// Of the device's memory, when there was nothing yet.
+    free_at_first: usize,
     pub(crate) device: Arc<Device>,
 }
 
 impl Cuda {
     pub fn new(device: Arc<Device>) -> std::result::Result<Self, CudaError> {
+        let (free_at_first, _) = device.memory()?;
         let queue = Queue::new(&device)?;
         Ok(Self {
             rounds: Rounds::default(),
@@ -87,6 +90,7 @@ impl Cuda {
             is_busy: false,
             failure: Cell::new(None),
             queue,
+            free_at_first,
             device,
         })
     }
@@ -298,6 +302,11 @@ impl Backend for Cuda {
 
     fn watch(&mut self) -> std::result::Result<Option<DeviceUse>, BackendError> {
         Ok(self.watch_device()?)
+    }
+
+    fn taken(&self) -> Option<usize> {
+        let (free, _) = self.device.memory().ok()?;
+        Some(self.free_at_first.saturating_sub(free))
     }
 
     fn footprint(&self, weights: &Weights, plans: &[Plan]) -> Footprint {

@@ -264,6 +264,11 @@ impl Engine {
         &self.ledger
     }
 
+    /// Bytes that the backend's device says are taken since it was opened, which the ledger promised to be enough.
+    pub fn device_bytes_taken(&self) -> Option<usize> {
+        self.backend.taken()
+    }
+
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }

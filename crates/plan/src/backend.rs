@@ -84,6 +84,12 @@ pub trait Backend: Send {
         Footprint { weights: weights.n_bytes().0, scratch: scratch + scratch / 4, plans: 0 }
     }
 
+    /// Bytes of the device's memory that are taken since this was made, by whomever: what [`Self::footprint`] and states can be compared
+    /// with. `None`: it computes in the host's.
+    fn taken(&self) -> Option<usize> {
+        None
+    }
+
     /// Takes a model's weights. Called once; ids in plans are indices into them.
     fn load(&mut self, weights: Arc<Weights>) -> Result<(), BackendError>;
 

@@ -158,7 +158,9 @@ impl Chat {
             .filter(|l| l.1 > 0)
             .map(|(what, n)| format!("{what} {}", human(*n)))
             .collect();
-        screen::line(&format!("memory: {} ({})", human(ledger.total()), parts.join(", ")));
+        let taken = self.engine.device_bytes_taken();
+        let taken = taken.map_or(String::new(), |n| format!("; taken on the device: {}", human(n)));
+        screen::line(&format!("memory: {} ({}){taken}", human(ledger.total()), parts.join(", ")));
         screen::line(&format!("last answer: {}", self.last_figures.as_deref().unwrap_or("none yet")));
         Ok(())
     }
