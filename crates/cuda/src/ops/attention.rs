@@ -224,8 +224,8 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
     let tiles = if is_wide { WIDE } else { 1 };
     let threads = 256 * tiles as u32;
-    // As many as run at once: rows' own blocks come behind them.
-    let n_shared = if op.head_dim < MAX_HEAD_DIM { 2 } else { 1 } * device.n_multiprocessors;
+    // As many as run at once: rows' own blocks come behind them. (Two to a multiprocessor of wide ones, of which one has room, made three turns of two.)
+    let n_shared = if op.head_dim < MAX_HEAD_DIM && !is_wide { 2 } else { 1 } * device.n_multiprocessors;
     let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
     let group = op.heads / op.kv_heads;
     // As many as the device runs at once.
