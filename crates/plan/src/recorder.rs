@@ -26,6 +26,11 @@ impl Recorder {
         }
     }
 
+    /// Rows of the plan at most.
+    pub fn bucket(&self) -> usize {
+        self.plan.bucket
+    }
+
     /// A buffer with a row per row of the step. Model code reuses its buffers from layer to layer.
     pub fn act(&mut self, width: usize) -> Act {
         self.add(width, RowSet::Step)

@@ -17,6 +17,9 @@ use crate::loader::Loader;
 use crate::parts::{AttentionPart, AttentionShape, DensePart, Rotary};
 use crate::rope;
 
+/// Up to which a draft's context is made for all layers at once.
+const FEW_ROWS: usize = 64;
+
 struct Layer {
     attention_norm: RmsNorm,
     attention: AttentionPart,
@@ -162,10 +165,12 @@ impl Draft {
         let angles = self.record_angles(r);
         r.push(Op::Linear { x: features, outs: vec![LinearOut { weight: self.fc, bias: None, out: fused }] });
         r.push(Op::Norm { x: fused, norm: self.context_norm, out: x, tap: None });
-        let mut acts = None;
-        for layer in &self.layers {
-            let acts = *acts.get_or_insert_with(|| layer.attention.acts(r));
-            layer.attention.record_context(r, x, acts, angles, &self.rotary);
+        // Of many rows the keys and values of all layers would be much to keep.
+        let at_once = if r.bucket() <= FEW_ROWS { self.layers.len() } else { 1 };
+        let acts: Vec<_> = self.layers.iter().take(at_once).map(|l| l.attention.context_acts(r)).collect();
+        for layers in self.layers.chunks(at_once.max(1)) {
+            let layers = layers.iter().map(|layer| &layer.attention);
+            AttentionPart::record_context(layers, r, x, &acts, angles, &self.rotary);
         }
     }
 

@@ -80,12 +80,18 @@ pub(crate) struct AttentionPart {
     shape: AttentionShape,
 }
 
+/// A layer's keys and values.
+#[derive(Clone, Copy)]
+pub(crate) struct ContextActs {
+    k: Act,
+    v: Act,
+}
+
 /// Buffers that attention layers reuse.
 #[derive(Clone, Copy)]
 pub(crate) struct AttentionActs {
     q: Act,
-    k: Act,
-    v: Act,
+    context: ContextActs,
     out: Act,
 }
 
@@ -124,20 +130,29 @@ impl AttentionPart {
         self.shape.window = window;
     }
 
-    /// Rows that enter the context without attending: a draft's features.
-    pub(crate) fn record_context(
-        &self,
+    /// Rows that enter the context without attending, a draft's features: their keys and values in all of `layers`, which are of one shape, by
+    /// one op. By one for each layer a pass over a few rows was half launches.
+    pub(crate) fn record_context<'a>(
+        layers: impl Iterator<Item = &'a Self> + Clone,
         r: &mut Recorder,
         x: Act,
-        acts: AttentionActs,
+        acts: &[ContextActs],
         angles: Act,
         rotary: &Rotary,
     ) {
-        r.push(Op::Linear { x, outs: vec![self.k.to(acts.k), self.v.to(acts.v)] });
-        r.push(self.prepare(None, acts, angles, rotary));
+        let outs =
+            layers.clone().zip(acts).flat_map(|(layer, acts)| [layer.k.to(acts.k), layer.v.to(acts.v)]);
+        r.push(Op::Linear { x, outs: outs.collect() });
+        layers.zip(acts).for_each(|(layer, acts)| r.push(layer.prepare(None, *acts, angles, rotary)));
     }
 
-    fn prepare(&self, q: Option<Act>, acts: AttentionActs, angles: Act, rotary: &Rotary) -> Op {
+    /// For rows that do not attend.
+    pub(crate) fn context_acts(&self, r: &mut Recorder) -> ContextActs {
+        let n_kv = self.shape.kv_heads * self.shape.head_dim;
+        ContextActs { k: r.act(n_kv), v: r.act(n_kv) }
+    }
+
+    fn prepare(&self, q: Option<Act>, acts: ContextActs, angles: Act, rotary: &Rotary) -> Op {
         Op::AttentionPrepare(AttentionPrepare {
             q,
             k: acts.k,
@@ -157,11 +172,9 @@ impl AttentionPart {
 
     pub(crate) fn acts(&self, r: &mut Recorder) -> AttentionActs {
         let n = self.shape.heads * self.shape.head_dim;
-        let n_kv = self.shape.kv_heads * self.shape.head_dim;
         AttentionActs {
             q: r.act(if self.shape.gated { 2 * n } else { n }),
-            k: r.act(n_kv),
-            v: r.act(n_kv),
+            context: self.context_acts(r),
             out: r.act(n),
         }
     }
@@ -175,8 +188,9 @@ impl AttentionPart {
         rotary: &Rotary,
         stream: Act,
     ) {
-        r.push(Op::Linear { x, outs: vec![self.q.to(acts.q), self.k.to(acts.k), self.v.to(acts.v)] });
-        r.push(self.prepare(Some(acts.q), acts, angles, rotary));
+        let ContextActs { k, v } = acts.context;
+        r.push(Op::Linear { x, outs: vec![self.q.to(acts.q), self.k.to(k), self.v.to(v)] });
+        r.push(self.prepare(Some(acts.q), acts.context, angles, rotary));
         r.push(Op::Attention(Attention {
             q: acts.q,
             out: acts.out,
