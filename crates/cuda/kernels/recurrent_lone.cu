@@ -74,9 +74,6 @@ __device__ __forceinline__ void copy_deltas(const Lone& head) {
     end_group(head.room, DELTAS);
 }
 
-// a / b for numbers below 2^20, in six instructions: half is more than what rounding may take.
-__device__ __forceinline__ u32 small_quotient(u32 a, u32 b) { return (u32)__fdividef((float)a + 0.5f, (float)b); }
-
 // From head `h` of sequence `nth` on, the first that is this block's and a lone row's.
 __device__ __forceinline__ Turn find_turn(const Recurrent& p, u32 n_seqs, u32 nth, u32 h) {
     Turn turn = {};
@@ -153,16 +150,7 @@ __device__ __forceinline__ void load_new(NewInputs from, Inputs& in) {
 // q, k or v.
 __device__ __forceinline__ float4 find_vector(LoneRoom& room, const Inputs& in) {
     const u32 part = threadIdx.x >> 5, at = 4 * (threadIdx.x & 31);
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-    for (int back = 3; back >= 0; back--) {
-        const auto tap = [&](u32 i) { return back == 3 ? in.taps[i].x : back == 2 ? in.taps[i].y : back == 1 ? in.taps[i].z : in.taps[i].w; };
-        sum.x = __fmaf_rn(tap(0), in.x[back].x, sum.x);
-        sum.y = __fmaf_rn(tap(1), in.x[back].y, sum.y);
-        sum.z = __fmaf_rn(tap(2), in.x[back].z, sum.z);
-        sum.w = __fmaf_rn(tap(3), in.x[back].w, sum.w);
-    }
-    const float4 active = quick_silu(sum), y = part == 2 ? active : to_length_one(part, DIM, active);
+    const float4 active = quick_silu(convolved(in.taps, in.x)), y = part == 2 ? active : to_length_one(part, DIM, active);
     if (part > 0) *(float4*)((part == 1 ? room.key : room.values) + at) = y;
     if (part == 2) return y;
     const Split s[4] = {split(y.x), split(y.y), split(y.z), split(y.w)};

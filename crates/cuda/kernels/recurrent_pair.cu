@@ -2,206 +2,303 @@
 // channels on devices that have clusters. S is in shared memory, so that code is short: it is run once for each tile.
 #include "recurrent_pair.cuh"
 
-// S of a warp's 16 columns and a quarter of the channels.
+// S of a warp's 16 columns and a quarter of the channels, as it is folded.
 using Quarter = SharedState<DIM / 32, 4>;
 
-// The 16 rows from `grid`, which are sure: kept, or of tiles before this one.
-__device__ __forceinline__ void fold_rows(const Half& head, Quarter& to, const Quarter& s, u32 grid) {
-    const Recurrent& p = head.p;
+// The 16 rows from `grid` side by side, where not all are kept: some are of tiles before this one.
+__device__ __forceinline__ void gather_rows(const Half& head, u32 grid) {
     PairRoom& room = head.room;
-    const u32 committed = head.seq.committed;
-    const auto row_of = [&](u32 local) { return p.step.seq_rows[head.seq.first + local]; };
-    const auto at_hand = [&](u32 pos) {
-        if (pos < committed) return pos % WINDOW_ROWS;
-        return pos - committed + TILE >= head.local ? head.ring_place(pos - committed) : FAR;
-    };
-    const auto row_at = [&](u32 j) {
-        const u32 pos = grid + j, place = at_hand(pos);
-        if (place != FAR) return Folded{room.keys[place], room.deltas[place] - head.column()};
-        const u32 row = row_of(pos - committed);
-        return Folded{head.key_row(row), head.delta_row(row)};
-    };
-    const auto g_at = [&](u32 j) {
-        const u32 pos = grid + j, place = at_hand(pos);
-        if (place == FAR) return p.gates[(u64)row_of(pos - committed) * 2 * p.value_heads + head.h];
-        return place < WINDOW_ROWS ? room.window_g[place] : room.g[place - WINDOW_ROWS];
-    };
-    fold(to, s, head.part(), DIM, DIM, row_at, g_at);
-}
-
-// S^T q and S^T k of all rows of the tile, which are at `at` or, deep drafts, further; then S moves to the grid of the next
-// tile, while the rows that takes are still at hand.
-__device__ __forceinline__ void read_state(const Half& head, Quarter& s, Quarter& further, u32& at, u32 next) {
-    PairRoom& room = head.room;
-    const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    u32 todo = (1u << head.n_tile) - 1;
-    const auto from = [&](u32 first) { return vector_at(head, first); };
-    const auto to = [&](u32 row, u32 is_key) { return &room.sums[warp / 4][row][is_key][warp % 4 * 16]; };
-    Quarter now_at = s;
-#pragma unroll 1
-    for (u32 now = at;; now += GRID) {
-        const u32 here = __ballot_sync(0xffffffffu, lane < head.n_tile && grid_of(room.pos[lane % TILE]) == now);
-        if (here) state_products<2>(now_at, head.part().channel, here, from, to);
-        todo &= ~here;
-        if (!todo && now >= next) break;
-        Quarter then = now < next ? s : further;
-        fold_rows(head, then, now_at, now);
-        now_at = then;
+    const u32 j = threadIdx.x >> 5, lane = threadIdx.x & 31, pos = grid + j, local = pos - head.seq.committed;
+    const bool is_far = pos >= head.seq.committed && local + TILE < head.local;
+    __syncthreads();
+    if (is_far) {
+        const u32 row = head.p.step.seq_rows[head.seq.first + local];
+        put_wide(room.folded_keys[j], mix_of(j), *(const float4*)(head.key_row(row) + 4 * lane));
+        *(float2*)&room.folded_deltas[j][2 * lane] = *(const float2*)(head.delta_row(row) + head.column() + 2 * lane);
+        room.folded_g[j] = head.p.gates[(u64)row * 2 * head.p.value_heads + head.h];
+    } else {
+        const u32 place = pos < head.seq.committed ? pos % WINDOW_ROWS : PAST_PLACES + local % TILE;
+        const auto copy = [&](u32 i) { ((uint4*)room.folded_keys[j])[i ^ mix_of(j)] = ((const uint4*)room.keys[place])[i ^ mix_of(place)]; };
+        copy(lane);
+        copy(lane + 32);
+        *(float2*)&room.folded_deltas[j][2 * lane] = *(const float2*)&room.deltas[place][2 * lane];
+        room.folded_g[j] = room.g[place];
     }
-    at = next;
+    __syncthreads();
+}
+// The 16 rows from `grid`, which are sure.
+__device__ __forceinline__ void fold_rows(const Half& head, Quarter& to, const Quarter& s, u32 grid) {
+    PairRoom& room = head.room;
+    const bool is_kept = grid + GRID <= head.seq.committed;
+    if (!is_kept) gather_rows(head, grid);
+    const u32 first = head.part().channel + (threadIdx.x & 31) / 4, place = grid % WINDOW_ROWS;
+    const float* keys = room.keys[is_kept ? place : OWN_PLACES];
+    const float* deltas = (is_kept ? room.deltas[place] : room.folded_deltas[0]) - head.column();
+    const float* g = is_kept ? room.g + place : room.folded_g;
+    const auto row_at = [&](u32 j) { return WideFolded{{keys + WIDE * j, mix_of(j), first}, deltas + COLUMNS * j}; };
+    fold(to, s, head.part(), DIM, DIM, row_at, [&](u32 j) { return g[j]; });
 }
 
-// What S and the rows before the tile give row t: o, and v less it. Here and in `finish` half a warp has a row.
-__device__ __forceinline__ float4 add_earlier(const Half& head, u32 t) {
+// S at two grids: the tile's, and one further on, which deep drafts see.
+struct States {
+    Quarter s, further;
+    u32 at, further_at;
+};
+
+// Sure rows before the tile alone move S, so that it moves while the tile's inputs come.
+__device__ __forceinline__ void move_state(const Half& head, States& states, u32 grid) {
+    const u32 lane = threadIdx.x & 31;
+    const u32 deepest = __reduce_max_sync(0xffffffffu, lane < head.n_tile ? grid_of(head.room.pos[lane]) : 0);
+#pragma unroll 1
+    for (;;) {
+        Quarter to = states.s;
+        const u32 from = states.at;
+        if (states.at < grid) {
+            states.at += GRID;
+        } else if (deepest > states.at && states.further_at <= states.at) {
+            to = states.further;
+            states.further_at = states.at + GRID;
+        } else {
+            return;
+        }
+        copies_done();
+        fold_rows(head, to, states.s, from);
+    }
+}
+
+// S^T q and S^T k of eight rows from `first` that `wanted` has a bit for, over a warp's 16 columns and half the channels. Sums of 32
+// channels, then of two such, then, in `add_earlier`, of two of those: the order of `state_products`.
+__device__ __forceinline__ void multiply_state(const Half& head, u32 nth, u32 first, u32 wanted) {
     PairRoom& room = head.room;
-    const u32 at = 4 * (threadIdx.x & 15), pos = room.pos[t];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = warp % 4, half = warp / 4 % 2;
+    Vectors vectors = vectors_at(head, first);
+    vectors.at[0] += 64 * half, vectors.at[1] += 64 * half;
+    const float4* s = &room.state[nth][column + 8 * half][0][lane];
+    // Of even and odd columns.
+    float sum[2][4];
+#pragma unroll
+    for (u32 quarter = 0; quarter < 2; quarter++) {
+        Sums sums[2];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const float4 x = s[32 * (PAIR_WARPS * quarter + i)];
+            const Split s0 = split(x.x), s1 = split(x.y), s2 = split(x.z), s3 = split(x.w);
+            const uint4 whole = vectors.whole(4 * quarter + i), rest = vectors.rest(4 * quarter + i);
+            sums[0].add(whole, rest, make_uint4(s0.high, s1.high, s0.low, s1.low));
+            sums[1].add(whole, rest, make_uint4(s2.high, s3.high, s2.low, s3.low));
+        }
+#pragma unroll
+        for (u32 n = 0; n < 2; n++)
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) sum[n][i] = quarter ? sum[n][i] + sums[n].sum(i) : sums[n].sum(i);
+    }
+    if (!(wanted >> (first + g) & 1)) return;
+    float* to = &room.sums[half][first + g][0][16 * column + 4 * t];
+    *(float4*)to = make_float4(sum[0][0], sum[1][0], sum[0][1], sum[1][1]);
+    *(float4*)(to + COLUMNS) = make_float4(sum[0][2], sum[1][2], sum[0][3], sum[1][3]);
+}
+// Of all rows of the tile: half of the warps have the first eight, half the others.
+__device__ __forceinline__ void read_state(const Half& head, u32 at) {
+    const u32 lane = threadIdx.x & 31, first = threadIdx.x / (16 * PAIR_WARPS) * 8;
+    const u32 mine = ((1u << head.n_tile) - 1) & 0xffu << first;
+    const u32 near = __ballot_sync(0xffffffffu, grid_of(head.room.pos[lane % TILE]) == at);
+#pragma unroll 1
+    for (u32 nth = 0; nth < 2; nth++) {
+        const u32 wanted = mine & (nth ? ~near : near);
+        if (wanted) multiply_state(head, nth, first, wanted);
+    }
+}
+
+// A warp's row from here on, a lane two of its columns.
+__device__ __forceinline__ void add_scaled(float2& sum, float factor, float2 x) {
+    sum.x = __fmaf_rn(factor, x.x, sum.x);
+    sum.y = __fmaf_rn(factor, x.y, sum.y);
+}
+
+// What S and the rows before the tile give row t: o, and v less it.
+__device__ __forceinline__ float2 add_earlier(const Half& head, u32 t) {
+    PairRoom& room = head.room;
+    const u32 at = 2 * (threadIdx.x & 31), pos = room.pos[t];
     const u32 n_before = pos - grid_of(pos) - __popc(room.ancestors[t]);
     const auto sum_of = [&](u32 is_key) {
-        const auto of = [&](u32 quarter) { return *(const float4*)&room.sums[quarter][t][is_key][at]; };
-        const float4 a = of(0), b = of(1), c = of(2), d = of(3);
-        return make_float4((a.x + b.x) + (c.x + d.x), (a.y + b.y) + (c.y + d.y), (a.z + b.z) + (c.z + d.z), (a.w + b.w) + (c.w + d.w));
+        const float2 a = *(const float2*)&room.sums[0][t][is_key][at], b = *(const float2*)&room.sums[1][t][is_key][at];
+        return make_float2(a.x + b.x, a.y + b.y);
     };
+    float2* place = (float2*)&room.deltas[OWN_PLACES + t][at];
     const float whole = room.whole[t];
-    float4 o = scaled(sum_of(0), whole), e = *(const float4*)&room.deltas[head.ring_place(head.local + t)][at];
+    float2 o = sum_of(0), e = *place;
+    o = make_float2(o.x * whole, o.y * whole);
     add_scaled(e, -whole, sum_of(1));
-    if (!room.is_far[t]) {
-#pragma unroll 4
-        for (u32 j = 0; j < n_before; j++) {
-            const Term term = room.terms[t][j];
-            const float4 delta = *(const float4*)&room.deltas[term.place][at];
-            add_scaled(o, term.q, delta);
-            add_scaled(e, -term.k, delta);
+    if (head.local == 0) {
+        // All are kept, so that places follow one another, eight at least, and nothing has to be looked up.
+        u32 from = grid_of(pos) % WINDOW_ROWS;
+#pragma unroll 1
+        for (u32 j = 0; j < n_before; j += 8, from = from + 8 == WINDOW_ROWS ? 0 : from + 8) {
+            float4 terms[4];
+            float2 deltas[8];
+#pragma unroll
+            for (u32 i = 0; i < 4; i++) terms[i] = *(const float4*)&room.terms[t][j + 2 * i];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) deltas[i] = *(const float2*)&room.deltas[from + i][at];
+#pragma unroll
+            for (u32 i = 0; i < 8; i++) {
+                if (j + i >= n_before) break;
+                add_scaled(o, i % 2 ? terms[i / 2].z : terms[i / 2].x, deltas[i]);
+                add_scaled(e, i % 2 ? -terms[i / 2].w : -terms[i / 2].y, deltas[i]);
+            }
         }
     } else {
 #pragma unroll 1
         for (u32 j = 0; j < n_before; j++) {
-            const Term term = room.terms[t][j];
-            const float* far = head.delta_row(past_row(term.past)) + head.column();
-            const float4 delta = *(const float4*)((term.place == FAR ? far : room.deltas[term.place]) + at);
-            add_scaled(o, term.q, delta);
-            add_scaled(e, -term.k, delta);
+            const u32 past = room.pasts[t][j], place = head.place_of(past);
+            const float2 term = room.terms[t][j];
+            const float* far = head.delta_row(past_row(past)) + head.column();
+            const float2 delta = *(const float2*)((place == FAR ? far : room.deltas[place]) + at);
+            add_scaled(o, term.x, delta);
+            add_scaled(e, -term.y, delta);
         }
     }
-    *(float4*)&room.deltas[head.ring_place(head.local + t)][at] = e;
+    *place = e;
     return o;
 }
 
-// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A warp has four columns, a lane two rows of one: a
-// loop, where a thread a column had 500 instructions, each fetched for a single pass, a fifth of the time.
+// delta_j = beta_j e_j, then out of every later row of the tile that comes from j. A warp has four columns, a lane two rows of one; all
+// that does not wait for another row is there before.
 __device__ __forceinline__ void solve(const Half& head) {
     PairRoom& room = head.room;
     const u32 lane = threadIdx.x & 31, row = lane / 4, column = 4 * (threadIdx.x >> 5) + lane % 4;
-    float e[2];
+    float e[2], beta[2], terms[2][TILE];
     u32 ancestors[2];
-    float* at[2];
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         const u32 t = row + 8 * i;
-        at[i] = &room.deltas[head.ring_place(head.local + t)][column];
-        e[i] = t < head.n_tile ? *at[i] : 0.0f;
-        ancestors[i] = t < head.n_tile ? room.ancestors[t] : 0;
+        const bool is_there = t < head.n_tile;
+        e[i] = is_there ? room.deltas[OWN_PLACES + t][column] : 0.0f;
+        beta[i] = is_there ? room.beta[t] : 0.0f;
+        ancestors[i] = is_there ? room.ancestors[t] : 0;
+#pragma unroll
+        for (u32 j = 0; j < 8 + 8 * i; j += 4) *(float4*)&terms[i][j] = *(const float4*)&room.own_k[t][j];
     }
 #pragma unroll
-    for (u32 half = 0; half < 2; half++)
-#pragma unroll 4
-        for (u32 j = 8 * half; j < min(head.n_tile, 8 * half + 8); j++) {
-            if (row == j % 8) e[half] *= room.beta[j];
-            const float delta = __shfl_sync(0xffffffffu, e[half], j % 8 * 4 + lane % 4);
+    for (u32 half = 0; half < 2; half++) {
+        if (half && head.n_tile <= 8) break;
+#pragma unroll
+        for (u32 j = 8 * half; j < 8 * half + 8; j++) {
+            const float delta = __shfl_sync(0xffffffffu, e[half] * beta[half], j % 8 * 4 + lane % 4);
 #pragma unroll
             for (u32 i = half; i < 2; i++)
-                if (ancestors[i] >> j & 1) e[i] = __fmaf_rn(-room.own_k[j][row + 8 * i - j - 1], delta, e[i]);
+                if (ancestors[i] >> j & 1) e[i] = __fmaf_rn(-terms[i][j], delta, e[i]);
         }
+    }
 #pragma unroll
     for (u32 i = 0; i < 2; i++)
-        if (row + 8 * i < head.n_tile) *at[i] = e[i];
+        if (row + 8 * i < head.n_tile) room.deltas[OWN_PLACES + row + 8 * i][column] = e[i] * beta[i];
 }
 
-// A row's delta; a sure row's numbers of this head enter the window, and of its key head if this block owns it and no other head
-// may still read what they overwrite.
-__device__ __forceinline__ void keep_own(const Half& head, u32 t) {
+// A row's delta, for later tiles at hand too; a sure row's numbers of this head enter the window, and of its key head if this block owns it
+// and no other head may still read what they overwrite.
+__device__ __forceinline__ void keep_own(const Half& head, u32 t, bool is_last) {
     const Recurrent& p = head.p;
-    const PairRoom& room = head.room;
-    const u32 local = head.local + t, at = 4 * (threadIdx.x & 15), column = head.column() + at, pos = room.pos[t];
-    *(float4*)(head.delta_row(room.row[t]) + column) = *(const float4*)&room.deltas[head.ring_place(local)][at];
+    PairRoom& room = head.room;
+    const u32 local = head.local + t, at = 2 * (threadIdx.x & 31), column = head.column() + at, pos = room.pos[t];
+    const float2 delta = *(const float2*)&room.deltas[OWN_PLACES + t][at];
+    if (!is_last) {
+        *(float2*)&room.deltas[PAST_PLACES + local % TILE][at] = delta;
+        room.g[PAST_PLACES + local % TILE] = room.g[OWN_PLACES + t];
+    }
+    *(float2*)(head.delta_row(room.row[t]) + column) = delta;
     if (local >= head.seq.n_sure || local + WINDOW_ROWS < head.seq.n_sure) return;
     float *window = head.window_row(pos), *kept = head.kept_row(pos);
     const float* row = p.qkv + (u64)room.row[t] * head.width();
-    const auto keep = [&](u32 at) { *(float4*)(kept + at) = *(const float4*)(row + at); };
-    *(float4*)(window + head.keys() + head.h * DIM + column) = *(const float4*)&room.deltas[head.ring_place(local)][at];
-    if (column == 0) window[head.keys() + head.deltas() + head.h] = room.g[local % RING];
+    const auto keep = [&](u32 at) { *(float2*)(kept + at) = *(const float2*)(row + at); };
+    *(float2*)(window + head.keys() + head.h * DIM + column) = delta;
+    if (column == 0) window[head.keys() + head.deltas() + head.h] = room.g[OWN_PLACES + t];
     if (local + CONV_ROWS >= head.seq.n_sure) keep(head.v_at() + column);
     if (!head.is_owner || head.keeps_late()) return;
-    *(float4*)(window + head.q_at() + column) = *(const float4*)&room.keys[head.ring_place(local)][column];
     keep(head.q_at() + column);
     keep(head.k_at() + column);
 }
 
 // Row t's output: the rows of the tile it comes from and itself added; to the block that norms it, or out.
-__device__ __forceinline__ void finish(const Half& head, u32 t, float4 o) {
+__device__ __forceinline__ void finish(const Half& head, u32 t, float2 o) {
     const Recurrent& p = head.p;
     PairRoom& room = head.room;
-    const u32 at = 4 * (threadIdx.x & 15), ancestors = room.ancestors[t];
-    const auto delta_of = [&](u32 j) { return *(const float4*)&room.deltas[head.ring_place(head.local + j)][at]; };
-#pragma unroll 4
-    for (u32 j = 0; j < t; j++) {
-        const float term = room.own_q[t][j];
-        const float4 delta = delta_of(j);
-        if (ancestors >> j & 1) add_scaled(o, term, delta);
+    const u32 at = 2 * (threadIdx.x & 31), ancestors = room.ancestors[t];
+    const auto delta_of = [&](u32 j) { return *(const float2*)&room.deltas[OWN_PLACES + j][at]; };
+#pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+        if (!(ancestors >> 8 * half)) break;
+        float4 terms[2];
+        float2 deltas[8];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) terms[i] = *(const float4*)&room.own_q[t][8 * half + 4 * i];
+#pragma unroll
+        for (u32 j = 0; j < 8; j++) deltas[j] = delta_of(8 * half + j);
+#pragma unroll
+        for (u32 j = 0; j < 8; j++)
+            if (ancestors >> (8 * half + j) & 1)
+                add_scaled(o, j % 4 == 0 ? terms[j / 4].x : j % 4 == 1 ? terms[j / 4].y : j % 4 == 2 ? terms[j / 4].z : terms[j / 4].w, deltas[j]);
     }
-    const float4 delta = delta_of(t);
-    add_scaled(o, room.own_q[t][t], delta);
+    add_scaled(o, room.own_q[t][t], delta_of(t));
     if (!(p.mode & NORMS)) {
-        *(float4*)(p.out + (u64)room.row[t] * head.deltas() + head.h * DIM + head.column() + at) = o;
+        *(float2*)(p.out + (u64)room.row[t] * head.deltas() + head.h * DIM + head.column() + at) = o;
         return;
     }
-    float* to = &room.out[t % ROWS][head.column() + at];
-    if (t / ROWS == head.rank) *(float4*)to = o;
-    else head.store_peer(to, o);
+    float2* to = (float2*)&room.out[t % ROWS][head.column() + at];
+    if (t / ROWS == head.rank) *to = o;
+    else head.tell(OUTPUTS, to, o);
 }
 
-__device__ __forceinline__ void norm_row(const Half& head, u32 t, float4 weight, float4 gate) {
+// `gate` and `by`, its sigmoid, and the place in the image are known before.
+__device__ __forceinline__ void norm_row(const Half& head, u32 t, float4 weight, float4 gate, float4 by, ImagePlace image) {
     const Recurrent& p = head.p;
     const u32 at = 4 * (threadIdx.x & 31), r = head.room.row[t];
     float4 o = *(const float4*)&head.room.out[t % ROWS][at];
     o = scaled(o, rsqrtf(length_squared(o) / (float)DIM + p.eps));
-    const float y[4] = {o.x * weight.x * gate.x * quick_sigmoid(gate.x), o.y * weight.y * gate.y * quick_sigmoid(gate.y),
-                        o.z * weight.z * gate.z * quick_sigmoid(gate.z), o.w * weight.w * gate.w * quick_sigmoid(gate.w)};
+    const float y[4] = {o.x * weight.x * gate.x * by.x, o.y * weight.y * gate.y * by.y, o.z * weight.z * gate.z * by.z, o.w * weight.w * gate.w * by.w};
     *(float4*)(p.normed + (u64)r * head.deltas() + head.h * DIM + at) = make_float4(y[0], y[1], y[2], y[3]);
-    if (p.image) image_store(p.image, p.shape, r, head.h, y);
+    if (p.image) image_store_in(image.cell, image.rest, r % 8, y);
 }
 
 __device__ __forceinline__ void recur(const Recurrent& p) {
     extern __shared__ __align__(16) u8 bytes[];
     // Until `pdl_wait` only what earlier steps left: the step's data, S and the window.
-    if (blockIdx.y >= p.step.counts[2] || is_walked(p, p.step.seqs[blockIdx.y])) return pdl_idle();
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, h = blockIdx.x / 2, group = p.value_heads / p.key_heads;
-    Half head = {{p, *(PairRoom*)bytes, p.step.seqs[blockIdx.y], h, p.tiled ? h % p.key_heads : h / group,
-                  p.tiled ? h < p.key_heads : h % group == 0, 0, 0},
+    const u32 n_seqs = p.step.counts[2];
+    const Seq here = p.step.seqs[blockIdx.y];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, h = blockIdx.x / 2;
+    // Heads of a key head stand `key_heads` apart, or side by side.
+    const u32 divisor = p.tiled ? p.key_heads : small_quotient(p.value_heads, p.key_heads), quotient = small_quotient(h, divisor);
+    const u32 rest = h - quotient * divisor;
+    Half head = {{p, *(PairRoom*)bytes, here, h, p.tiled ? rest : quotient, (p.tiled ? quotient : rest) == 0, 0, 0},
                  blockIdx.x % 2};
+    if (blockIdx.y >= n_seqs || is_walked(p, here)) return pdl_idle();
     const Seq& seq = head.seq;
     PairRoom& room = head.room;
-    // Behind the wait the peer's shared memory is there.
+    if (threadIdx.x == 0) {
+        for (u32 i = 0; i < TELLS; i++) barrier_init(shared_address(&room.told[i]), 1);
+        barrier_init_visible();
+    }
     pair_arrive();
     float* stored = p.state + ((u64)seq.slot * p.value_heads + h) * DIM * DIM;
-    Quarter s = {&room.state[0][warp][0][lane]}, further = {&room.state[1][warp][0][lane]};
-    stage(head);
-    copy_state(s, head.part(), stored);
-    float4 weight = make_float4(0.0f, 0.0f, 0.0f, 0.0f), gate = weight;
-    if (p.mode & NORMS) weight = *(const float4*)(p.weight + 4 * lane);
-    Found found;
+    States states = {{&room.state[0][warp][0][lane]}, {&room.state[1][warp][0][lane]}, seq.stored_grid, 0};
+    Found found, next_found;
+    Kept kept;
     find_first(head, found, 0);
+    if (p.mode & PREPARES) copy_taps(head);
+    load_kept(head, kept);
+    copy_state(states.s, head.part(), stored);
     find_rest(head, found, 0);
+    put_kept(head, kept);
 
-    // Rows of this block that are one warp's, and rows of both that are half a warp's.
-    const u32 own = warp < ROWS ? head.rank * ROWS + warp : TILE, half_row = 2 * warp + lane / 16;
-    u32 at = seq.stored_grid;
+    // The row whose norm is this warp's.
+    const u32 own = warp < ROWS ? head.rank * ROWS + warp : TILE;
     // A tile's grid is that of its first row if that is sure, and its rows' all the way to the first sure one past it.
     const auto grid_at = [&](u32 local, u32 from) {
         return local < seq.n_sure ? max(from, grid_of(seq.committed + local)) : from;
     };
-    u32 grid = grid_at(0, at);
+    u32 grid = grid_at(0, seq.stored_grid);
 #pragma unroll 1
-    while (head.local < seq.n_rows) {
+    for (u32 tile = 0; head.local < seq.n_rows; tile++) {
         u32 end = min(head.local + TILE, seq.n_rows);
         if (head.local < seq.n_sure) {
             // The first position with a further grid.
@@ -213,46 +310,70 @@ __device__ __forceinline__ void recur(const Recurrent& p) {
         put_rows(head, found);
         if (head.local == 0) {
             // All but S.
-            asm volatile("cp.async.wait_group 1;" ::: "memory");
+            copies_wait<1>();
             pair_wait();
+        }
+        __syncthreads();
+        Sources sources;
+        Inputs in;
+        find_inputs(head, sources);
+        if (head.local == 0) {
             pdl_wait();
             pdl_next();
         }
-        __syncthreads();
-        prepare_rows(head);
-        if (p.mode & NORMS && own < head.n_tile)
-            gate = *(const float4*)(p.gate + (u64)room.row[own] * head.deltas() + h * DIM + 4 * lane);
-        pair_arrive();
-        keep_prepared(head);
-        find_first(head, found, end);
-        pair_wait();
-        multiply_keys(head, grid);
-        __syncthreads();
-        if (own < head.n_tile) weigh(head, own);
-        pair_arrive();
-        find_rest(head, found, end);
-        // Products give way to the state's.
-        __syncthreads();
+        load_inputs(head, sources, in);
+        // While they come.
+        move_state(head, states, grid);
+        const Prepared prepared = prepare_rows(head, in);
+        if (threadIdx.x == 0) head.meet(VECTORS, (head.n_tile - head.n_own()) * 2 * WIDE);
         copies_done();
-        read_state(head, s, further, at, next);
-        pair_wait();
         __syncthreads();
-        float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (half_row < head.n_tile) o = add_earlier(head, half_row);
+        keep_prepared(head, prepared);
+        find_first(head, next_found, end);
+        head.await_peer(VECTORS, tile);
+        multiply_keys(head, grid);
+        // By warps that multiply no keys: there are eights for eight warps at most.
+        if (warp >= ROWS)
+            for (u32 t = warp - ROWS; t < head.n_tile; t += ROWS) weigh(head, t);
+        if (threadIdx.x == 0) head.meet(PRODUCTS, n_eights(head, grid, head.rank ^ 1) * 8 * ROWS * 2);
+        find_rest(head, next_found, end);
+        read_state(head, states.at);
+        __syncthreads();
+        head.await_peer(PRODUCTS, tile);
+        float2 o = make_float2(0.0f, 0.0f);
+        if (warp < head.n_tile) {
+            if (end < seq.n_rows) keep_keys(head, warp);
+            put_terms(head, found);
+            o = add_earlier(head, warp);
+        }
+        const bool norms = p.mode & NORMS && own < head.n_tile;
+        float4 weight, gate, by;
+        if (norms) {
+            weight = *(const float4*)(p.weight + 4 * lane);
+            gate = *(const float4*)(p.gate + (u64)room.row[own] * head.deltas() + h * DIM + 4 * lane);
+        }
         __syncthreads();
         solve(head);
         __syncthreads();
-        if (half_row < head.n_tile) finish(head, half_row, o);
-        pair_arrive();
-        pair_wait();
-        if (p.mode & NORMS && own < head.n_tile) norm_row(head, own, weight, gate);
-        if (half_row < head.n_tile) keep_own(head, half_row);
+        if (warp < head.n_tile) finish(head, warp, o);
+        if (threadIdx.x == 0) head.meet(OUTPUTS, p.mode & NORMS ? head.n_own() * COLUMNS : 0);
+        if (warp < head.n_tile) keep_own(head, warp, end == seq.n_rows);
+        ImagePlace image;
+        if (norms) {
+            by = make_float4(quick_sigmoid(gate.x), quick_sigmoid(gate.y), quick_sigmoid(gate.z), quick_sigmoid(gate.w));
+            image = image_place(p.image, p.shape, room.row[own], h);
+        }
+        // Also between the halves that are this block's.
+        __syncthreads();
+        head.await_peer(OUTPUTS, tile);
+        if (norms) norm_row(head, own, weight, gate, by, image);
         // What the next tile overwrites has been read.
         __syncthreads();
         head.local = end;
         grid = next;
+        found = next_found;
     }
-    if (at != seq.stored_grid) store_state(s, head.part(), stored, DIM, DIM);
+    if (states.at != seq.stored_grid) store_state(states.s, head.part(), stored, DIM, DIM);
     keep_shared<PAIR_WARPS, true>(head, blockIdx.y, 2 * (p.value_heads / p.key_heads));
 }
 

@@ -34,6 +34,9 @@ struct Recurrent {
     Walked walked;
 };
 
+// a / b for numbers below 2^20, in six instructions: half is more than what rounding may take.
+__device__ __forceinline__ u32 small_quotient(u32 a, u32 b) { return (u32)__fdividef((float)a + 0.5f, (float)b); }
+
 // Sequences that are nothing but a prompt's rows.
 __device__ __forceinline__ bool is_walked(const Recurrent& p, const Seq& seq) {
     return p.walks == ALL_WALK || (p.walks && seq.n_sure == seq.n_rows && seq.n_sure >= PROMPT_ROWS);
@@ -218,6 +221,20 @@ __device__ __forceinline__ void load_inputs(const Head<FULL>& head, Item item, f
         const float* from = past & KEPT ? head.kept_row(pos - back) : p.qkv + (u64)past_row(past) * head.width();
         x[back] = head.load(from + first, width);
     }
+}
+
+// Of a lane's four channels, each with its four taps; inputs are at the row and up to three positions back.
+__device__ __forceinline__ float4 convolved(const float4 (&taps)[4], const float4 (&x)[4]) {
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int back = 3; back >= 0; back--) {
+        const auto tap = [&](u32 i) { return back == 3 ? taps[i].x : back == 2 ? taps[i].y : back == 1 ? taps[i].z : taps[i].w; };
+        sum.x = __fmaf_rn(tap(0), x[back].x, sum.x);
+        sum.y = __fmaf_rn(tap(1), x[back].y, sum.y);
+        sum.z = __fmaf_rn(tap(2), x[back].z, sum.z);
+        sum.w = __fmaf_rn(tap(3), x[back].w, sum.w);
+    }
+    return sum;
 }
 
 // What the convolution gave: SiLU, and q and k to length one.

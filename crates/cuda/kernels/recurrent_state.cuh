@@ -214,6 +214,8 @@ __device__ __forceinline__ void add_scaled(float4& sum, float factor, float4 x) 
 struct Folded {
     const float *key, *delta;
 };
+__device__ __forceinline__ float channel_of(const float* key, u32 channel, u32) { return key[channel]; }
+__device__ __forceinline__ Split split(Split x) { return x; }
 
 // The lane's number and all behind it, of N lanes.
 template <u32 N>
@@ -240,18 +242,18 @@ __device__ __forceinline__ FoldWeights fold_weights(GAt g_at) {
 }
 
 // to = e^{sum of g} s + sum_j e^{decay from j to the end} k_j delta_j^T. `row_at` finds row j's key and delta, `weight_at` what is left
-// of it; `all`: of s.
+// of it; `all`: of s. Keys are floats in a row or, to whom has them so, already split (`channel_of`).
 template <typename State, typename RowAt, typename WeightAt>
 __device__ __forceinline__ void fold_weighed(State& to, const State& s, Part part, u32 key_dim, u32 value_dim, RowAt row_at, WeightAt weight_at, float all) {
     const u32 lane = threadIdx.x & 31, g = lane / 4, t = lane % 4, column = part.column + 2 * g;
     Split deltas[2][4];
-    const float* keys[2][2];
+    decltype(row_at(0).key) keys[2][2];
 #pragma unroll
     for (u32 half = 0; half < 2; half++)
 #pragma unroll
         for (u32 i = 0; i < 2; i++) {
             const u32 j = 8 * half + 4 * i + t;
-            const Folded row = row_at(j);
+            const auto row = row_at(j);
             float2 delta = make_float2(0.0f, 0.0f);
             if (column < value_dim) delta = *(const float2*)(row.delta + column);
             const float w = weight_at(j);
@@ -260,14 +262,15 @@ __device__ __forceinline__ void fold_weighed(State& to, const State& s, Part par
             keys[half][i] = row.key;
         }
     // Keys are read one round ahead.
+    using Key = decltype(channel_of(keys[0][0], 0, 0));
     const auto key_at = [&](u32 i, u32 n) {
         const u32 channel = part.channel + 8 * i + g;
-        return channel < key_dim ? keys[n / 2][n % 2][channel] : 0.0f;
+        return channel < key_dim ? channel_of(keys[n / 2][n % 2], channel, i) : Key{};
     };
-    float next[4] = {key_at(0, 0), key_at(0, 1), key_at(0, 2), key_at(0, 3)};
+    Key next[4] = {key_at(0, 0), key_at(0, 1), key_at(0, 2), key_at(0, 3)};
 #pragma unroll(State::UNROLL)
     for (u32 i = 0; i < State::N; i++) {
-        const float now[4] = {next[0], next[1], next[2], next[3]};
+        const Key now[4] = {next[0], next[1], next[2], next[3]};
         const float4 x = s.get(i);
         if (i + 1 < State::N)
 #pragma unroll

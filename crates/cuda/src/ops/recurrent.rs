@@ -40,16 +40,18 @@ const LONE_ROOM: usize = DIM * DIM
     + 6;
 
 /// `PairRoom` of `recurrent_pair.cuh`, in words.
-const PLACES: usize = WINDOW_ROWS + 2 * TILE;
-const PAIR_ROOM: usize = PLACES * (STRIDE + DIM / 2)
-    + TILE * STRIDE
-    + TILE * 4 * DIM
-    + 3 * 4 * DIM
-    + TILE * (4 * REACH + 2 * TILE)
-    + TILE / 2 * DIM
+const OWN_PLACES: usize = WINDOW_ROWS + TILE;
+const PLACES: usize = OWN_PLACES + TILE;
+const PAIR_ROOM: usize = (OWN_PLACES + TILE + 2 * TILE) * 2 * DIM
+    + PLACES * DIM / 2
+    + 2 * TILE * (PLACES + 4)
     + DIM * DIM
-    + WINDOW_ROWS
-    + 8 * TILE
+    + 4 * (2 * DIM + DIM / 2)
+    + TILE * (4 * REACH + 1 + 2 * TILE + 4)
+    + TILE / 2 * DIM
+    + 3 * (4 + 2)
+    + PLACES
+    + 5 * TILE
     + 1;
 
 /// `RuleRoom` of `recurrent_rule.cu`, in words.
