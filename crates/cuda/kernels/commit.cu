@@ -16,17 +16,14 @@ struct Taps {
     u32 widths[MAX_TAPS];
 };
 
-// One of the last TAP_ROWS rows of `n_sure` sure and `rows[0]` accepted ones. Of rows with one place the later wins.
-__device__ __forceinline__ void keep_taps(const Step& step, const Taps& taps, const Seq& seq, const u16* rows, u32 nth) {
-    const u32 total = seq.n_sure + (rows ? rows[0] : 0), first = total > TAP_ROWS ? total - TAP_ROWS : 0, i = first + nth;
+// One tap of one of the last TAP_ROWS rows of `n_sure` sure and `rows[0]` accepted ones. Of rows with one place the later wins.
+__device__ __forceinline__ void keep_tap(const Step& step, const Taps& taps, const Seq& seq, const u16* rows, u32 nth) {
+    const u32 total = seq.n_sure + (rows ? rows[0] : 0), first = total > TAP_ROWS ? total - TAP_ROWS : 0, i = first + nth / taps.n, tap = nth % taps.n;
     if (i >= total) return;
     const u32 row = i < seq.n_sure ? step.seq_rows[seq.first + i] : rows[1 + i - seq.n_sure];
     float* out = taps.kept + ((u64)seq.slot * TAP_ROWS + step.rows[row].pos % TAP_ROWS) * taps.width;
-    for (u32 t = 0; t < taps.n; t++) {
-        const u32 width = taps.widths[t];
-        for (u32 c = threadIdx.x; c < width; c += blockDim.x) out[c] = taps.acts[t][(u64)row * width + c];
-        out += width;
-    }
+    for (u32 t = 0; t < tap; t++) out += taps.widths[t];
+    copy_row(out, taps.acts[tap] + (u64)row * taps.widths[tap], taps.widths[tap]);
 }
 
 struct SureTaps {
@@ -34,13 +31,13 @@ struct SureTaps {
     Taps taps;
 };
 
-// At the end of a step: a block per (one of the last TAP_ROWS sure rows, sequence), for as many sequences as the step's
+// At the end of a step: a block per (tap of one of the last TAP_ROWS sure rows, sequence), for as many sequences as the step's
 // data says.
 extern "C" __global__ void __launch_bounds__(256) sure_taps(const __grid_constant__ SureTaps p) {
     if (blockIdx.y >= p.step.counts[2]) return pdl_idle();
     const Seq seq = p.step.seqs[blockIdx.y];
     pdl_wait();
-    keep_taps(p.step, p.taps, seq, nullptr, blockIdx.x);
+    keep_tap(p.step, p.taps, seq, nullptr, blockIdx.x);
 }
 
 struct ToHost {
@@ -71,17 +68,21 @@ struct Commit {
     u16 accepted[MAX_SEQS][1 + PATH];
 };
 
+// Where accepted rows' keys or values are and where they go to, in units of a head; the same where nothing moves.
+struct Moves {
+    u64 from[PATH], to[PATH];
+};
+
 template <typename T>
-__device__ __forceinline__ void compact(T* kv, const Step& step, const KvLayer& l, const u16* rows, u32 plane, u32 s, u32 i) {
-    // A row's slot is never before its position, so going forward overwrites nothing that is still to be moved.
-    for (u32 n = 0; n < rows[0]; n++) {
-        const Row row = step.rows[rows[1 + n]];
-        const u32 from = row.kv_slot, to = row.pos;
-        if (from == to) continue;
-        const u64 a = ((u64)page_of(step, s, l.cls, from) * 2 * l.kv_heads + plane) * PAGE + from % PAGE;
-        const u64 b = ((u64)page_of(step, s, l.cls, to) * 2 * l.kv_heads + plane) * PAGE + to % PAGE;
-        kv[b * l.d + i] = kv[a * l.d + i];
-    }
+__device__ __forceinline__ void compact(T* kv, const Moves& moves, u32 n, u32 d, u32 i) {
+    // All are read before one is written, and asked for together.
+    T x[PATH];
+#pragma unroll
+    for (u32 k = 0; k < PATH; k++)
+        if (k < n && moves.from[k] != moves.to[k]) x[k] = kv[moves.from[k] * d + i];
+#pragma unroll
+    for (u32 k = 0; k < PATH; k++)
+        if (k < n && moves.from[k] != moves.to[k]) kv[moves.to[k] * d + i] = x[k];
 }
 
 // All of it in one launch, a sequence for each blockIdx.y: three took the host longer than the device.
@@ -95,9 +96,16 @@ extern "C" __global__ void __launch_bounds__(256) commit(const __grid_constant__
         const KvLayer l = p.kv[block / p.planes];
         const u32 plane = block % p.planes;
         if (plane >= 2 * l.kv_heads) return;
+        __shared__ Moves moves;
+        if (threadIdx.x < rows[0]) {
+            const Row row = p.step.rows[rows[1 + threadIdx.x]];
+            const auto at = [&](u32 slot) { return ((u64)page_of(p.step, s, l.cls, slot) * 2 * l.kv_heads + plane) * PAGE + slot % PAGE; };
+            moves.from[threadIdx.x] = at(row.kv_slot), moves.to[threadIdx.x] = at(row.pos);
+        }
+        __syncthreads();
         for (u32 i = threadIdx.x; i < l.d; i += blockDim.x) {
-            if (l.type != F32_KV) compact((u16*)l.kv, p.step, l, rows, plane, s, i);
-            else compact((float*)l.kv, p.step, l, rows, plane, s, i);
+            if (l.type != F32_KV) compact((u16*)l.kv, moves, rows[0], l.d, i);
+            else compact((float*)l.kv, moves, rows[0], l.d, i);
         }
         return;
     }
@@ -110,5 +118,5 @@ extern "C" __global__ void __launch_bounds__(256) commit(const __grid_constant__
         keep_row(p.kept[block / p.longest], seq.slot, p.step.rows[rows[1 + n]].pos, rows[1 + n], n + CONV_ROWS >= rows[0]);
         return;
     }
-    keep_taps(p.step, p.taps, seq, rows, block - p.kept_blocks);
+    keep_tap(p.step, p.taps, seq, rows, block - p.kept_blocks);
 }

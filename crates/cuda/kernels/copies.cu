@@ -1,4 +1,4 @@
-// Ops that move rows: select, load taps, concat; and the rotary angles. A block per row.
+// Ops that move rows: select, load taps, concat; and the rotary angles. One block or several per row.
 #include "step.cuh"
 
 struct Select {
@@ -14,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_const
     const u32 i = blockIdx.x;
     if (i >= p.step.counts[1]) return;
     const float* x = p.x + (u64)p.step.logit_rows[i] * p.width;
-    for (u32 c = threadIdx.x; c < p.width; c += blockDim.x) p.out[(u64)i * p.width + c] = x[c];
+    copy_row(p.out + (u64)i * p.width, x, p.width, blockIdx.y, gridDim.y);
 }
 
 struct LoadTaps {
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) load_taps(const __grid_constan
     if (r >= p.step.counts[0]) return;
     const Row row = p.step.rows[r];
     const float* x = p.taps + ((u64)p.step.seqs[row.seq].slot * TAP_ROWS + row.pos % TAP_ROWS) * p.width;
-    for (u32 c = threadIdx.x; c < p.width; c += blockDim.x) p.out[(u64)r * p.width + c] = x[c];
+    copy_row(p.out + (u64)r * p.width, x, p.width, blockIdx.y, gridDim.y);
 }
 
 #define MAX_XS 16
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(256) concat(const __grid_constant__
     float* out = p.out + (u64)r * p.width;
     for (u32 x = 0; x < p.n; x++) {
         const u32 width = p.widths[x];
-        for (u32 c = threadIdx.x; c < width; c += blockDim.x) out[c] = p.xs[x][(u64)r * width + c];
+        copy_row(out, p.xs[x] + (u64)r * width, width, blockIdx.y, gridDim.y);
         out += width;
     }
 }

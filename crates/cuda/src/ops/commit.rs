@@ -111,8 +111,7 @@ fn params(cx: &Cx<'_>, tables: &CommitTables, longest: usize) -> CommitParams {
 }
 
 fn launch(cx: &Cx<'_>, params: &CommitParams, n_seqs: usize) -> Result<()> {
-    let taps = if params.taps.n > 0 { TAP_ROWS } else { 0 };
-    let blocks = (params.kv_blocks + params.kept_blocks) as usize + taps;
+    let blocks = (params.kv_blocks + params.kept_blocks) as usize + TAP_ROWS * params.taps.n as usize;
     cx.launch(("commit", "commit"), [blocks, n_seqs, 1], 256, 0, params)
 }
 
@@ -124,7 +123,8 @@ pub(crate) fn keep_sure_taps(cx: &Cx<'_>) -> Result<()> {
         return Ok(());
     }
     let n_seqs = cx.state.slots.min(cx.plan().bucket);
-    cx.launch(("commit", "sure_taps"), [TAP_ROWS, n_seqs, 1], 256, 0, &SureTapParams { step: cx.step, taps })
+    let grid = [TAP_ROWS * taps.n as usize, n_seqs, 1];
+    cx.launch(("commit", "sure_taps"), grid, 256, 0, &SureTapParams { step: cx.step, taps })
 }
 
 /// A choice by rows of logits, to memory of the host that the device can write.

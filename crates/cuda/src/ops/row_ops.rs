@@ -56,6 +56,12 @@ fn rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
     [cx.capacity(act) as usize, 1, 1]
 }
 
+/// Several blocks a row, where one would be at it for long; the more rows, the fewer.
+fn wide_rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
+    let blocks = cx.width(act).div_ceil(1024).min(64 / cx.capacity(act) as usize + 1);
+    [cx.capacity(act) as usize, blocks.max(1), 1]
+}
+
 pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
     let raw = cx.weights.raw(table);
     let params = Embed {
@@ -66,7 +72,7 @@ pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
         dtype: raw.dtype,
         width: cx.width(out) as u32,
     };
-    cx.launch(("embed", "embed"), rows(cx, out), 256, 0, &params)
+    cx.launch(("embed", "embed"), wide_rows(cx, out), 256, 0, &params)
 }
 
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
@@ -124,7 +130,7 @@ pub(super) fn gated_norm(
 pub(super) fn select(cx: &Cx<'_>, x: Act, out: Act) -> Result<()> {
     let params =
         Select { step: cx.step, x: cx.act(x), out: cx.act(out), width: cx.width(out) as u32, pad: 0 };
-    cx.launch(("copies", "select_rows"), rows(cx, out), 256, 0, &params)
+    cx.launch(("copies", "select_rows"), wide_rows(cx, out), 256, 0, &params)
 }
 
 pub(super) fn load_taps(cx: &Cx<'_>, out: Act) -> Result<()> {
@@ -135,7 +141,7 @@ pub(super) fn load_taps(cx: &Cx<'_>, out: Act) -> Result<()> {
         width: cx.state.tap_width as u32,
         pad: 0,
     };
-    cx.launch(("copies", "load_taps"), rows(cx, out), 256, 0, &params)
+    cx.launch(("copies", "load_taps"), wide_rows(cx, out), 256, 0, &params)
 }
 
 pub(super) fn concat(cx: &Cx<'_>, parts: &[Act], out: Act) -> Result<()> {
@@ -145,7 +151,7 @@ pub(super) fn concat(cx: &Cx<'_>, parts: &[Act], out: Act) -> Result<()> {
     }
     let (n, width) = (parts.len() as u32, cx.width(out) as u32);
     let params = Concat { n_rows: cx.count(out), out: cx.act(out), n, width, xs, widths };
-    cx.launch(("copies", "concat"), rows(cx, out), 256, 0, &params)
+    cx.launch(("copies", "concat"), wide_rows(cx, out), 256, 0, &params)
 }
 
 pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) -> Result<()> {
