@@ -137,25 +137,14 @@ __device__ __forceinline__ void sum_stage_by_quads(Sums<TILES>& acc, F& w, u32 c
     w.begin(1);
     wgmma_wait<1>();
     quad_weights(w, 0, a);
-    if constexpr (TILES > 2) {
-        // No registers for a second set of sums: the first is folded before the next products begin.
-        wgmma_wait<0>();
-        fold_products<TILES>(acc, first, cell);
-        multiply<F, TILES>(first, a, 0, next, next);
-        quad_weights(w, 1, b);
-        multiply<F, TILES>(first, b, 4, next, next);
-        wgmma_wait<0>();
-        fold_products<TILES>(acc, first, next);
-    } else {
-        Sums<TILES> second;
-        multiply<F, TILES>(second, a, 0, next, next);
-        wgmma_wait<1>();
-        fold_products<TILES>(acc, first, cell);
-        quad_weights(w, 1, b);
-        multiply<F, TILES>(second, b, 4, next, next);
-        wgmma_wait<0>();
-        fold_products<TILES>(acc, second, next);
-    }
+    Sums<TILES> second;
+    multiply<F, TILES>(second, a, 0, next, next);
+    wgmma_wait<1>();
+    fold_products<TILES>(acc, first, cell);
+    quad_weights(w, 1, b);
+    multiply<F, TILES>(second, b, 4, next, next);
+    wgmma_wait<0>();
+    fold_products<TILES>(acc, second, next);
 }
 
 // With more, two sums of a row tile leave registers for two times 32 columns only.
