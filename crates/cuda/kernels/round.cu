@@ -18,8 +18,12 @@ struct Resident {
     Drawing drawing;
 };
 
+// DraftPart: what a draft has to do with a sequence.
+#define ENTERS 1u
+#define DRAFTS 2u
+
 struct Member {
-    u32 slot, nodes, depth, is_chain, is_fixed, pad0, pad1, pad2;
+    u32 slot, nodes, depth, is_chain, is_fixed, part, pad0, pad1;
     float trust[PATH];
 };
 
@@ -69,12 +73,13 @@ struct Round {
     Terms* terms;
     const Terms* sent;  // in memory of the host, as outcomes
     Between* between;
-    const Choice* choices;  // candidates [member, depth, k]; of accept, what was chosen [row]
+    const Choice* choices;  // candidates [member that drafts, depth, k]; of accept, what was chosen [row]
     Outcome* outcomes;
     u16* accepted;          // [sequence, 1 + PATH]
     u32 block, mask_token, depths, k;
     u32 first_member, most_members, rows, max_pages, seqs, drawings, block_is_apart;
     u32 is_first;  // of the round's kernels
+    u32 drafting, pad;  // members that draft, at most
 };
 
 __device__ __forceinline__ u64 now() {
@@ -95,7 +100,8 @@ struct Lay {
 
 // The members that take part, as places in the terms, and what is known of them. By the first warp.
 struct Here {
-    u32 n, member[MAX_SEQS], slot[MAX_SEQS];
+    u32 n, member[MAX_SEQS], slot[MAX_SEQS], part[MAX_SEQS];
+    u32 nth[MAX_SEQS];  // among those that draft; NONE of one that does not
     Resident known[MAX_SEQS];
 };
 
@@ -103,7 +109,12 @@ __device__ __forceinline__ void gather(const Round& p, Here& here) {
     const u32 lane = threadIdx.x, slot = lane < p.terms->n_members ? p.terms->members[lane].slot : NONE;
     const bool takes_part = slot != NONE && p.residents[slot].is_active;
     const u32 all = __ballot_sync(0xffffffffu, takes_part), place = __popc(all & ((1u << lane) - 1));
-    if (takes_part) here.member[place] = lane, here.slot[place] = slot, here.known[place] = p.residents[slot];
+    const u32 part = takes_part ? p.terms->members[lane].part : 0, drafting = __ballot_sync(0xffffffffu, part == DRAFTS);
+    const u32 nth = __popc(drafting & ((1u << lane) - 1));
+    if (takes_part) {
+        here.member[place] = lane, here.slot[place] = slot, here.known[place] = p.residents[slot], here.part[place] = part;
+        here.nth[place] = part == DRAFTS && nth < p.drafting ? nth : NONE;
+    }
     if (lane == 0) here.n = __popc(all);
     __syncwarp();
 }
@@ -175,6 +186,7 @@ extern "C" __global__ void __launch_bounds__(256) round_inject(const __grid_cons
     if (threadIdx.x == 0) {
         lay.n = lay.rows = 0;
         for (u32 m = 0; m < here.n; m++) {
+            if (here.part[m] < ENTERS) continue;
             const Resident& r = here.known[m];
             const u32 waiting = r.committed - r.injected;
             if (waiting > 0) lay.seqs[lay.n++] = {here.slot[m], r.injected, waiting, 0, lay.rows, waiting, 0};
@@ -186,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(256) round_inject(const __grid_cons
     lay_chains(p, lay, 0, [](u32, u32) { return 0u; });
 }
 
-// Of up to most_members members from first_member on.
+// Of up to most_members members that draft, from the first_member-th on.
 extern "C" __global__ void __launch_bounds__(256) round_block(const __grid_constant__ Round p) {
     __shared__ Lay lay;
     __shared__ Here here;
@@ -194,7 +206,8 @@ extern "C" __global__ void __launch_bounds__(256) round_block(const __grid_const
     if (threadIdx.x < 32) gather(p, here);
     if (threadIdx.x == 0) {
         lay.n = lay.rows = 0;
-        for (u32 m = p.first_member; m < here.n && lay.n < p.most_members; m++) {
+        for (u32 m = 0; m < here.n && lay.n < p.most_members; m++) {
+            if (here.nth[m] == NONE || here.nth[m] < p.first_member) continue;
             const Resident& r = here.known[m];
             lay.seqs[lay.n++] = {here.slot[m], r.committed, p.block, 0, lay.rows, p.block, r.root};
             lay.rows += p.block;
@@ -301,7 +314,7 @@ __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
     return wanted;
 }
 
-// Where there is no draft, and so no depth, trees are roots.
+// Trees of those that do not draft are roots.
 extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_constant__ Round p) {
     extern __shared__ u32 room[];
     Trees& t = *(Trees*)room;
@@ -316,14 +329,15 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
     if (warp < n) {
         const Member& member = p.terms->members[here.member[warp]];
         const Resident& r = here.known[warp];
-        for (u32 i = lane; i < p.depths * k; i += 32)
-            t.logp[warp][i] = r.forced ? said(i % k) : p.choices[warp * p.depths * k + i].logp;
+        const u32 nth = here.nth[warp], depths = nth == NONE ? 0 : p.depths;
+        for (u32 i = lane; i < depths * k; i += 32)
+            t.logp[warp][i] = r.forced ? said(i % k) : p.choices[nth * depths * k + i].logp;
         if (lane < PATH) t.trust[warp][lane] = member.trust[lane];
         if (lane == 0) t.weight[warp][0] = 0.0f, t.depth[warp][0] = 0, t.parent[warp][0] = 255, t.rank[warp][0] = 0;
         __syncwarp();
         // The target's own token comes on top, and nothing is written past the end.
         const u32 left = r.limit > r.committed + 2 ? r.limit - r.committed - 2 : 0;
-        grow(t, warp, k, min(min(left, member.depth), min(p.depths, PATH)), min(member.nodes, TREE_ROWS - 1), member.is_chain);
+        grow(t, warp, k, min(min(left, member.depth), min(depths, PATH)), min(member.nodes, TREE_ROWS - 1), member.is_chain);
     }
     __syncthreads();
     if (warp == 0) {
@@ -341,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
     }
     __syncthreads();
     const auto candidate = [&](u32 m, u32 node) -> const Choice& {
-        return p.choices[(m * p.depths + t.depth[m][node] - 1) * k + t.rank[m][node]];
+        return p.choices[(here.nth[m] * p.depths + t.depth[m][node] - 1) * k + t.rank[m][node]];
     };
     const auto token = [&](u32 m, u32 node) { return node == 0 ? lay.seqs[m].token : candidate(m, node).token; };
     const auto parent = [&](u32 m, u32 node) { return node == 0 ? NONE : t.parent[m][node]; };

@@ -107,6 +107,17 @@ impl Cuda {
         Ok(())
     }
 
+    /// Makes room for so many bytes of step data. Graphs know its place, so it grows seldom.
+    fn hold_step(&mut self, bytes: usize) -> Result<()> {
+        if bytes > self.step.len() {
+            self.forget_graphs()?;
+            self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
+            // Rounds of nobody leave it as it is.
+            self.queue.clear(&self.step, 0, 2 * bytes)?;
+        }
+        Ok(())
+    }
+
     fn wait_until_idle(&mut self) -> Result<()> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -131,8 +142,8 @@ impl Cuda {
         if let Some(watch) = &mut self.watch {
             return watch.take(&self.queue).map(Some);
         }
-        // Graphs made so far have no events in them.
-        self.forget_graphs()?;
+        // Graphs of steps made so far have no events in them; rounds tell the time themselves.
+        self.plans.iter_mut().for_each(Prepared::forget);
         self.watch = Some(Watch::new(&self.device, &self.queue)?);
         Ok(Some(DeviceUse::default()))
     }
@@ -156,6 +167,9 @@ impl Cuda {
             self.counters = DeviceBuffer::new(&self.device, "counters", 4 * memory.n_counters)?;
             self.queue.clear(&self.counters, 0, 4 * memory.n_counters)?;
         }
+        // Of rounds all, of steps all but page tables and lists.
+        let n_classes = self.states.iter().map(|state| state.pages.len()).max().unwrap_or(0);
+        self.hold_step(4 * StepLayout::new(memory.plan.bucket, n_classes).len_without_tables())?;
         self.last_run = None;
         let is_read = |c: &ActSpec| c.rows == RowSet::Logits;
         let bytes = |c: &ActSpec| CHOICE_BYTES * c.width * memory.plan.capacity(c.rows);
@@ -176,10 +190,7 @@ impl Cuda {
         let state = &self.states[state_id.0 as usize];
         let layout = StepLayout::new(self.plans[id.0 as usize].memory.plan.bucket, state.pages.len());
         let bytes = 4 * layout.len(step);
-        if bytes > self.step.len() {
-            self.forget_graphs()?;
-            self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
-        }
+        self.hold_step(bytes)?;
         let is_unread =
             |watch: &Watch| self.plans[id.0 as usize].span.as_ref().is_some_and(|s| watch.holds(s));
         if self.outbox.is_full() || self.watch.as_ref().is_some_and(is_unread) {

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use overdraft_plan::draw::Adjustment;
 use overdraft_plan::{
-    Fate, MAX_DRAFT_DEPTH, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT, NO_TOKEN,
-    Outcome, PAGE, PlanId, Resident, RoundDraft, RoundId, RoundNode, RoundSpec, StateId, Terms,
+    DraftPart, Fate, MAX_DRAFT_DEPTH, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT,
+    NO_TOKEN, Outcome, PAGE, PlanId, Resident, RoundBlock, RoundId, RoundNode, RoundSpec, StateId, Terms,
 };
 
 use crate::backend::Cuda;
@@ -59,6 +59,8 @@ kernel_params!(RoundParams {
     drawings: u32,
     block_is_apart: u32,
     is_first: u32,
+    drafting: u32,
+    pad: u32,
 });
 
 struct Prepared {
@@ -123,7 +125,7 @@ impl Rounds {
     /// Buffers have moved.
     pub(crate) fn forget(&mut self) {
         for round in &mut self.prepared {
-            (round.graph, round.tables, round.has_run) = (None, None, false);
+            (round.graph, round.tables) = (None, None);
         }
     }
 }
@@ -131,9 +133,12 @@ impl Rounds {
 impl RoundMemory {
     fn new(gpu: Gpu<'_>, slots: usize, n_classes: usize, positions: usize) -> Result<Self> {
         let device = gpu.device;
-        let between = DeviceBuffer::new(device, "a round", 4 * BETWEEN)?;
-        gpu.queue.clear(&between, 0, 4 * BETWEEN)?;
-        let buffer = |what, words: usize| DeviceBuffer::new(device, what, 4 * words);
+        // A round of nobody finds what is there.
+        let buffer = |what, words: usize| {
+            let buffer = DeviceBuffer::new(device, what, 4 * words)?;
+            gpu.queue.clear(&buffer, 0, 4 * words)?;
+            Ok::<_, CudaError>(buffer)
+        };
         let max_pages = positions.div_ceil(PAGE);
         let lists_at = slots * n_classes * max_pages;
         let event = || Event::new(device);
@@ -144,7 +149,7 @@ impl RoundMemory {
             lists_at,
             next_list: 0,
             terms: buffer("terms of a round", TERMS)?,
-            between,
+            between: buffer("a round", BETWEEN)?,
             accepted: DeviceBuffer::new(device, "accepted rows", size_of::<Accepted>() * MAX_RESIDENTS)?,
             candidates: DeviceBuffer::new(device, "candidates", CHOICE_BYTES * CANDIDATES * MAX_RESIDENTS)?,
             sent: PinnedBuffer::new(device, 4 * TERMS * RING)?,
@@ -163,7 +168,8 @@ impl Cuda {
         if is_for_another {
             return refuse("it is for another state than those before it".into());
         }
-        let (depths, k) = spec.draft.map_or((0, 0), |d| (d.depths, d.n_candidates));
+        let block = spec.draft.and_then(|draft| draft.block);
+        let (depths, k) = block.map_or((0, 0), |block| (block.depths, block.n_candidates));
         if spec.seqs > MAX_RESIDENTS || depths * k > CANDIDATES {
             return refuse(format!(
                 "{} sequences of {depths} depths with {k} candidates each, at most {MAX_RESIDENTS} and {CANDIDATES} of both",
@@ -276,17 +282,6 @@ impl Cuda {
             return Err(failure);
         }
         let Prepared { spec, state, .. } = self.rounds.prepared[id.0 as usize];
-        let n_classes = self.states[state.0 as usize].pages.len();
-        let words = |plan: PlanId| {
-            let bucket = self.plans[plan.0 as usize].memory.plan.bucket;
-            StepLayout::new(bucket, n_classes).len_without_tables()
-        };
-        let plans = spec.draft.into_iter().flat_map(|d| [d.inject, d.block]).chain([spec.verify]);
-        let bytes = 4 * plans.map(words).max().unwrap_or(0);
-        if bytes > self.step.len() {
-            self.forget_graphs()?;
-            self.step = DeviceBuffer::new(&self.device, "step data", 2 * bytes)?;
-        }
         if self.rounds.under_way.len() == RING {
             return Err(CudaError::Unsupported {
                 what: "another round".into(),
@@ -355,61 +350,68 @@ impl Cuda {
             drawings: layout.drawings_without_tables() as u32,
             block_is_apart: 0,
             is_first: 1,
+            drafting: 0,
+            pad: 0,
         };
-        let params = match &spec.draft {
+        let block = spec.draft.and_then(|draft| draft.block);
+        let params = match spec.draft {
             Some(draft) => {
-                let plans = [cx(draft.inject), cx(draft.block)];
-                let params = self.launch_draft(spec.seqs, draft, &plans, &params)?;
+                let inject = cx(draft.inject);
+                self.make_step(
+                    &inject,
+                    "round_inject",
+                    256,
+                    0,
+                    &RoundParams { step: inject.step, ..params },
+                )?;
+                ops::launch_all(&inject)?;
                 RoundParams { is_first: 0, ..params }
             }
             None => params,
         };
+        let params = match &block {
+            Some(block) => self.launch_blocks(block, &cx(block.plan), &params)?,
+            None => params,
+        };
         self.make_step(&verify, "round_tree", 512, TREE_BYTES, &params)?;
         ops::launch_all(&verify)?;
-        if spec.draft.is_none() {
+        if block.is_none() {
             // Roots are all there is to keep.
             commit::keep_sure_taps(&verify)?;
         }
         let params = RoundParams { choices: verify.choice(spec.chosen), ..params };
         verify.launch(("round", "round_accept"), [1, 1, 1], 512, 0, &params)?;
-        if spec.draft.is_none() {
+        if block.is_none() {
             return Ok(());
         }
         commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
     }
 
-    /// Waiting taps and the draft's blocks; returns how trees are made of what comes of them.
-    fn launch_draft(
-        &self,
-        seqs: usize,
-        draft: &RoundDraft,
-        [inject, block]: &[Cx<'_>; 2],
-        params: &RoundParams,
-    ) -> Result<RoundParams> {
+    /// The draft's passes; returns how trees are made of what comes of them.
+    fn launch_blocks(&self, block: &RoundBlock, cx: &Cx<'_>, params: &RoundParams) -> Result<RoundParams> {
         let Some(memory) = &self.rounds.memory else { return Err(no_round()) };
-        let n_choices = draft.depths * draft.n_candidates;
-        let passes = seqs.div_ceil(draft.per_pass);
-        let found = block.choice(draft.candidates);
+        let n_choices = block.depths * block.n_candidates;
+        let passes = block.seqs.div_ceil(block.per_pass);
+        let found = cx.choice(block.candidates);
         let params = RoundParams {
             choices: if passes == 1 { found } else { memory.candidates.ptr() },
-            block: draft.block_size as u32,
-            mask_token: draft.mask_token,
-            depths: draft.depths as u32,
-            k: draft.n_candidates as u32,
-            most_members: draft.per_pass as u32,
-            block_is_apart: u32::from(draft.block_is_apart),
+            block: block.size as u32,
+            mask_token: block.mask_token,
+            depths: block.depths as u32,
+            k: block.n_candidates as u32,
+            most_members: block.per_pass as u32,
+            block_is_apart: u32::from(block.is_apart),
+            drafting: block.seqs as u32,
             ..*params
         };
-        self.make_step(inject, "round_inject", 256, 0, &RoundParams { step: inject.step, ..params })?;
-        ops::launch_all(inject)?;
         for pass in 0..passes {
-            let first_member = (pass * draft.per_pass) as u32;
-            let of_pass = RoundParams { step: block.step, first_member, ..params };
-            self.make_step(block, "round_block", 256, 0, &of_pass)?;
-            ops::launch_all(&block.again())?;
+            let first_member = (pass * block.per_pass) as u32;
+            let of_pass = RoundParams { step: cx.step, first_member, ..params };
+            self.make_step(cx, "round_block", 256, 0, &of_pass)?;
+            ops::launch_all(&cx.again())?;
             if passes > 1 {
-                let n = draft.per_pass.min(seqs - pass * draft.per_pass);
-                let to = params.choices + (pass * draft.per_pass * n_choices * CHOICE_BYTES) as u64;
+                let n = block.per_pass.min(block.seqs - pass * block.per_pass);
+                let to = params.choices + (pass * block.per_pass * n_choices * CHOICE_BYTES) as u64;
                 // SAFETY: the plan's candidates lie in the arena, room for all sequences' elsewhere.
                 unsafe { self.queue.copy(found, to, n * n_choices * CHOICE_BYTES) }?;
             }
@@ -465,7 +467,12 @@ fn pack(terms: &Terms, words: &mut [u32]) {
     let worths = words[4..4 + 2 * WORTHS].chunks_exact_mut(WORTHS).zip([&terms.gain, &terms.price]);
     worths.for_each(|(to, from)| to.iter_mut().zip(from).for_each(|(to, from)| *to = from.to_bits()));
     for (to, m) in words[4 + 2 * WORTHS..].chunks_exact_mut(MEMBER).zip(members) {
-        let head = [m.slot, m.nodes, m.depth, u32::from(m.is_chain), u32::from(m.is_fixed), 0, 0, 0];
+        let part = match m.part {
+            DraftPart::Apart => 0,
+            DraftPart::Enters => 1,
+            DraftPart::Drafts => 2,
+        };
+        let head = [m.slot, m.nodes, m.depth, u32::from(m.is_chain), u32::from(m.is_fixed), part, 0, 0];
         to[..8].copy_from_slice(&head);
         to[8..].iter_mut().zip(&m.trust).for_each(|(to, from)| *to = from.to_bits());
     }

@@ -17,6 +17,7 @@ mod propose;
 mod request;
 mod resident;
 mod round;
+mod round_sizes;
 pub mod sampling;
 mod schedule;
 mod sequence;

@@ -51,6 +51,15 @@ pub(crate) struct Ready {
     pub(crate) drawn: Option<Choice>,
 }
 
+#[cfg(test)]
+impl Ready {
+    /// Of no plan at all.
+    pub(crate) fn for_test() -> Self {
+        let (used, id) = (Use::Write, PlanId(0));
+        Self { used, bucket: 1, written: None, id, logits: Act(0), candidates: None, drawn: None }
+    }
+}
+
 /// Which plan a step needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
@@ -150,19 +159,24 @@ impl Plans {
         draft: Option<&Draft>,
         backend: &dyn Backend,
     ) -> Vec<Plan> {
-        let mut all = vec![(Use::Read, config.step_rows), (Use::Write, self.logit_rows)];
-        if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
-            all.push((Use::Mixed, TREE_ROWS));
-        }
-        if draft.is_some() {
-            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, self.block_rows())]);
-        }
         let record = |(used, rows): (Use, usize)| {
             let bucket = bucket_for(rows)?;
             let written = self.written_room(Wanted::written(used, rows), bucket);
             Some(self.record(used, bucket, written, decoder, draft, backend).plan)
         };
-        all.into_iter().filter_map(record).collect()
+        self.largest_uses(config, draft.is_some()).into_iter().filter_map(record).collect()
+    }
+
+    /// What they are for, and their rows.
+    pub(crate) fn largest_uses(&self, config: &EngineConfig, has_draft: bool) -> Vec<(Use, usize)> {
+        let mut all = vec![(Use::Read, config.step_rows), (Use::Write, self.logit_rows)];
+        if config.token_gap.is_some() && config.draft_mode != Mode::Off && config.max_seqs > 1 {
+            all.push((Use::Mixed, TREE_ROWS));
+        }
+        if has_draft {
+            all.extend([(Use::Inject, INJECT_ROWS), (Use::Block, self.block_rows())]);
+        }
+        all
     }
 
     fn record(

@@ -2,25 +2,26 @@
 //! looked at the last, so that a device never waits for it: what it decides (who takes part, how much is drafted) comes a
 //! round late, what a text is never depends on it.
 //!
-//! Either all who write draft or none does. Everything else is a step of `round.rs`: while prompts are read, for texts whose
-//! tokens the host has to choose, where some draft and others do not, and where taps of texts that write plainly have to enter
-//! the draft's context. Before one, what was asked for is taken to its end.
+//! Those that draft and those that do not share a round, in which the latter have a row in verify alone; what of their taps has waited
+//! long enters the draft's context in it. Everything else is a step of `round.rs`: while prompts are read, and for texts whose tokens
+//! the host has to choose. Before one, what was asked for is taken to its end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use overdraft_plan::{
-    BackendError, Fate, MAX_DRAFT_DEPTH, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_STOP_IDS, Member,
-    NO_TOKEN, Outcome, PAGE, Resident, RoundDraft, RoundId, RoundSpec, Terms, bucket_for,
+    BackendError, DraftPart, Fate, MAX_DRAFT_DEPTH, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS,
+    MAX_STOP_IDS, Member, NO_TOKEN, Outcome, PAGE, Resident, TAP_ROWS, Terms,
 };
 
 use crate::engine::{Engine, SLACK};
 use crate::error::{EngineError, Result};
 use crate::event::{Events, Witness};
-use crate::plans::{CANDIDATES, Ready, Use, Wanted};
+use crate::plans::{Ready, Use};
 use crate::propose::{MAX_WAITING, why_plain};
 use crate::request::SeqId;
 use crate::round::{Part, Round};
+use crate::round_sizes::{BlockSize, Kinds, Size};
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
 use crate::spec::calibration::Calibration;
@@ -32,57 +33,36 @@ use crate::stats::Phases;
 /// Rounds asked for and not yet taken, at most.
 const AHEAD: usize = 2;
 /// Positions past what the host knows to be committed that such rounds can touch.
-const FURTHEST: usize = AHEAD * MAX_ENTERING + SLACK;
-// Each combination of these is a round of its own to be recorded, and a device keeps 32 as graphs. Its first two runs are launched
-// and captured, node by node. With 28 kinds of a lone text an H200 idled 41 % of 8 prompts of HumanEval under `auto`, 128 ms of 313,
-// which is taken to be for that (160 kinds: 43 %; 2 % under a chain of 7, which is one kind); with 14 it was not measured.
-/// Depths of a draft are asked for in steps of so many.
-const DEPTH_STEP: usize = 8;
-/// Rows to verify.
-const ROWS: [usize; 9] = [4, 8, 16, 24, 32, 48, 64, 96, MAX_ROUND_ROWS];
-/// Taps of a sequence that a round has room for.
-const ENTERING: [usize; 2] = [8, MAX_ENTERING];
-/// Counts of sequences that rounds are recorded for.
-const SEQS: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, MAX_RESIDENTS];
+pub(crate) const FURTHEST: usize = AHEAD * MAX_ENTERING + SLACK;
+/// Taps of a text that does not draft enter with those of others when so many wait: so that texts which begin one by one come to
+/// enter together, and most rounds have none.
+const MAY_ENTER: usize = MAX_WAITING / 2;
+/// Tokens for each who writes that have to be found in their texts before rounds are left for steps, which hold up all. (Among sixteen
+/// one or another always finds something; in steps they wrote 0.79 of plain speed on an H200.)
+const WORTH_A_STEP: f64 = 0.25;
 /// What of the rows lately wanted is left by a round that wanted fewer.
 const WANTED_DECAY: f64 = 0.9;
 
-/// What all who write do in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Plain,
-    Drafted,
-}
-
-/// What a round has room for: recorded once for each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size {
-    seqs: usize,
-    rows: usize,
-    drafted: Option<DraftSize>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DraftSize {
-    depths: usize,
-    /// Rows of waiting taps.
-    entering: usize,
-}
-
+/// What was asked of a sequence in a round.
 #[derive(Clone, Copy)]
-struct Prepared {
-    id: RoundId,
-    size: Size,
-    verify: Ready,
+struct Asked {
+    id: SeqId,
+    slot: u32,
+    decision: Decision,
+    part: DraftPart,
+    /// Tokens that it can commit in it.
+    most: usize,
 }
 
 /// A round that was asked for.
 struct Flight {
-    kind: Kind,
+    size: Size,
     verify: Ready,
     /// The first of its size, in which kernels may be loaded: its time says nothing of what rows cost.
     is_first: bool,
-    members: Vec<(SeqId, Decision)>,
+    /// It has room for more than was wanted.
+    is_roomy: bool,
+    members: Vec<Asked>,
 }
 
 /// A sequence that the backend knows, and pages of each of its tables that it was told of.
@@ -93,37 +73,50 @@ struct Known {
 
 #[derive(Default)]
 pub(crate) struct Residence {
-    prepared: Vec<Prepared>,
+    pub(crate) kinds: Kinds,
     flights: VecDeque<Flight>,
     known: Vec<Known>,
     /// The backend knows less of a sequence than the host must: all comes to its end first.
     is_over: bool,
     /// Rows lately wanted for verify, by all.
     wanted: f64,
-    /// Taps that a sequence can have waiting when the next round begins.
-    entering: usize,
     /// When the last round was taken.
     taken: Option<Instant>,
-    terms: Terms,
-    outcome: Outcome,
+    pub(crate) terms: Terms,
+    pub(crate) outcome: Outcome,
     chosen: Vec<(u32, f32)>,
     parts: Vec<Part>,
-    spare: Vec<Vec<(SeqId, Decision)>>,
+    spare: Vec<Vec<Asked>>,
+}
+
+impl Residence {
+    /// Taps of a sequence that may wait when the next round begins: rounds under way add to what is known.
+    fn waiting(&self, seq: &Sequence, round: &Round) -> usize {
+        let asked = self.flights.iter().filter_map(|f| f.members.iter().find(|m| m.id == seq.id));
+        asked.fold(seq.committed - round.injected, |waiting, asked| {
+            asked.most + if asked.part == DraftPart::Apart { waiting } else { 0 }
+        })
+    }
+
+    /// Whether its taps enter in a round under way.
+    fn is_entering(&self, id: SeqId) -> bool {
+        let mut asked = self.flights.iter().flat_map(|f| &f.members);
+        asked.any(|m| m.id == id && m.part != DraftPart::Apart)
+    }
 }
 
 impl Engine {
     /// The step as rounds of the backend, if it can be, or if there are some to be taken before another can be.
     pub(crate) fn resident_step(&mut self, used: Use, events: &mut Events) -> Result<bool> {
         let started = self.clock.now();
-        let kind = if used == Use::Write { self.next_kind() } else { None };
-        if let Some(kind) = kind {
+        if used == Use::Write && self.decide_round() {
             if self.residence.flights.is_empty() {
-                self.ask_for_round(kind)?;
+                self.ask_for_round()?;
                 self.residence.taken = Some(started);
             }
             // Logits are there to be looked at only until the next round.
             if self.config.witness == Witness::None {
-                self.ask_for_round(kind)?;
+                self.ask_for_round()?;
             }
         }
         let Some(flight) = self.residence.flights.pop_front() else { return Ok(false) };
@@ -131,61 +124,62 @@ impl Engine {
         Ok(true)
     }
 
-    /// The next rounds of the backend, if all who write can and should do so in such. Those under way are of the same kind.
-    fn next_kind(&mut self) -> Option<Kind> {
+    /// Whether the next round can be the backend's. Decides what each who writes does in it.
+    fn decide_round(&mut self) -> bool {
         let is_entering = self.residence.flights.is_empty();
         self.residence.is_over &= !is_entering;
         let writers = self.seqs.iter().filter(|s| s.is_writing()).count();
-        let fits = self.backend.has_rounds()
-            && self.config.step_rows >= FURTHEST
-            && (1..=MAX_RESIDENTS).contains(&writers)
-            && !self.residence.is_over;
+        let fits =
+            self.has_room_for_rounds() && (1..=MAX_RESIDENTS).contains(&writers) && !self.residence.is_over;
         if !fits {
-            return None;
+            return false;
         }
         let beside = Beside { rows: writers - 1, tokens: (writers - 1) as f64, drafting: 0 };
         let listed_room = self.backend.listed_room();
+        let has_draft = self.draft.is_some();
         let Self { seqs, rounds, residence, cost, .. } = self;
         let known = |id| residence.known.iter().any(|k| k.id == id);
-        let (mut forward, mut can_draft, mut can_be_plain) = (0, true, true);
-        for (seq, round) in seqs.iter().zip(rounds.iter_mut()).filter(|(seq, _)| seq.is_writing()) {
+        let (mut asking, mut found) = (0, 0.0);
+        for (seq, round) in seqs.iter().zip(rounds.iter_mut()) {
+            round.decision = None;
+            if !seq.is_writing() {
+                continue;
+            }
             let decision = round.policy.decide(cost, beside);
             round.decision = Some(decision);
+            asking += usize::from(decision.forward);
+            found += found_in_text(round, &decision);
             let is_known = is_entering || known(seq.id);
             // What rows cost is measured by a step first: by it trees are cut, and drafting is weighed.
             let is_weighed = !decision.is_fixed || round.policy.mode() == Mode::Auto;
-            if !is_known || !can_reside(seq, round, listed_room) {
-                return None;
+            let can_enter = has_draft && round.policy.mode() != Mode::Off;
+            let has_taps = !can_enter || residence.waiting(seq, round) <= TAP_ROWS;
+            if !is_known || !has_taps || !can_reside(seq, round, listed_room) {
+                return false;
             }
             if is_weighed && cost.step_seconds(writers).is_none() {
-                return None;
+                return false;
             }
-            let waiting = seq.committed - round.injected;
-            forward += usize::from(decision.forward);
-            can_draft &= !is_entering || (1..=MAX_ENTERING).contains(&waiting);
-            // Each round under way leaves one more.
-            can_be_plain &=
-                round.policy.mode() == Mode::Off || waiting + residence.flights.len() < MAX_WAITING;
         }
-        if forward == writers && can_draft {
-            let mut drafting = std::mem::take(&mut self.chosen);
-            let waiting = self.rounds.iter_mut().zip(&self.seqs).filter(|(_, seq)| !seq.is_writing());
-            waiting.for_each(|(round, _)| round.decision = None);
+        // It is the host's to propose.
+        if found > WORTH_A_STEP * writers as f64 {
+            return false;
+        }
+        let mut drafting = std::mem::take(&mut self.chosen);
+        drafting.clear();
+        if asking > 0 {
             self.choose_drafting(&mut drafting, 0, self.round_rows().saturating_sub(writers));
-            forward = drafting.len();
-            self.chosen = drafting;
         }
-        let kind = match forward {
-            0 if can_be_plain => Kind::Plain,
-            n if n == writers && can_draft => Kind::Drafted,
-            _ => return None,
-        };
-        let under_way = self.residence.flights.back().map(|flight| flight.kind);
-        under_way.is_none_or(|other| other == kind).then_some(kind)
+        self.chosen = drafting;
+        true
+    }
+
+    pub(crate) fn has_room_for_rounds(&self) -> bool {
+        self.backend.has_rounds() && self.config.step_rows >= FURTHEST
     }
 
     /// Rows that a round can verify: each has logits.
-    fn round_rows(&self) -> usize {
+    pub(crate) fn round_rows(&self) -> usize {
         self.plans.logit_rows.min(MAX_ROUND_ROWS)
     }
 
@@ -212,117 +206,93 @@ impl Engine {
         Ok(())
     }
 
-    fn ask_for_round(&mut self, kind: Kind) -> Result<()> {
+    fn ask_for_round(&mut self) -> Result<()> {
         let mut residence = std::mem::take(&mut self.residence);
-        let asked = self.ask_for(kind, &mut residence);
+        let asked = self.ask_for(&mut residence);
         self.residence = residence;
         asked
     }
 
-    fn ask_for(&mut self, kind: Kind, residence: &mut Residence) -> Result<()> {
+    fn ask_for(&mut self, residence: &mut Residence) -> Result<()> {
         let mut members = residence.spare.pop().unwrap_or_default();
         members.clear();
         residence.terms.members.clear();
-        for (seq, round) in self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing()) {
-            let Some(decision) = round.decision else { continue };
-            residence.terms.members.push(member(kind, seq, round, &decision));
-            members.push((seq.id, decision));
-        }
-        let size = match kind {
-            Kind::Plain => plain_size(members.len()),
-            Kind::Drafted => self.drafted_size(residence, &members),
+        let entering = self.choose_parts(residence, &mut members);
+        let writers = members.len();
+        let size = if members.iter().any(|m| m.part == DraftPart::Drafts) {
+            let (rows, block) = self.drafted_size(residence, &mut members);
+            Size::drafted(writers, rows, self.round_rows(), entering, block)
+        } else {
+            Size::plain(writers, entering)
         };
-        let (prepared, is_first) = self.prepared_round(residence, size)?;
+        let (prepared, is_first) = self.prepared_round(&mut residence.kinds, size)?;
+        let deepest = prepared.size.block().map_or(0, |block| block.depths);
+        members.iter_mut().for_each(|m| m.most = m.most.min(1 + deepest));
         self.tell(residence)?;
         self.backend.run_round(prepared.id, self.state, &residence.terms)?;
-        residence.flights.push_back(Flight { kind, verify: prepared.verify, is_first, members });
+        let is_roomy = prepared.size != size;
+        let flight = Flight { size: prepared.size, verify: prepared.verify, is_first, is_roomy, members };
+        residence.flights.push_back(flight);
         Ok(())
     }
 
-    /// The round in which so many draft; their terms say what rows are worth. Where all trees are free the draft is asked as
-    /// deep as they have been lately.
-    fn drafted_size(&mut self, residence: &mut Residence, members: &[(SeqId, Decision)]) -> Size {
+    /// What the draft has to do with each who writes; returns how many rows of taps may enter its context.
+    fn choose_parts(&self, residence: &mut Residence, members: &mut Vec<Asked>) -> usize {
+        let can_enter = |round: &Round| self.draft.is_some() && round.policy.mode() != Mode::Off;
+        let waiting = |residence: &Residence, seq: &Sequence, round: &Round| {
+            if can_enter(round) { residence.waiting(seq, round) } else { 0 }
+        };
+        let writers = || {
+            let all = self.seqs.iter().zip(&self.rounds).enumerate();
+            all.filter(|(_, (seq, round))| seq.is_writing() && round.decision.is_some())
+        };
+        let any = !self.chosen.is_empty()
+            || writers().any(|(_, (seq, round))| waiting(residence, seq, round) >= MAX_WAITING);
+        // Rounds under way add at most as many as they have rows.
+        let (mut most, mut known) = (0, residence.flights.iter().map(|f| f.size.rows).sum());
+        for (index, (seq, round)) in writers() {
+            let Some(decision) = round.decision else { continue };
+            let waiting = waiting(residence, seq, round);
+            let part = match self.chosen.contains(&index) {
+                true => DraftPart::Drafts,
+                false if any && waiting >= MAY_ENTER => DraftPart::Enters,
+                false => DraftPart::Apart,
+            };
+            if part != DraftPart::Apart {
+                most += waiting;
+                known += if residence.is_entering(seq.id) { 0 } else { seq.committed - round.injected };
+            }
+            residence.terms.members.push(member(part, seq, round, &decision));
+            members.push(Asked { id: seq.id, slot: seq.slot, decision, part, most: 1 });
+        }
+        most.min(known)
+    }
+
+    /// Rows and passes of a round in which some draft; their terms say what rows are worth. Where all trees are free the draft is
+    /// asked as deep as they have been lately.
+    fn drafted_size(&mut self, residence: &mut Residence, members: &mut [Asked]) -> (usize, BlockSize) {
         let terms = &mut residence.terms;
-        let free = || members.iter().map(|m| m.1).filter(|decision| !decision.is_fixed);
+        let drafting = || members.iter().filter(|m| m.part == DraftPart::Drafts).map(|m| m.decision);
+        let free = || drafting().filter(|decision| !decision.is_fixed);
         let fixed: usize = terms.members.iter().filter(|m| m.is_fixed).map(|m| m.nodes as usize).sum();
         let rate = free().filter_map(|decision| decision.rate()).reduce(f64::max);
-        let writers = members.len();
-        let all_free = free().count() == writers;
+        let (writers, seqs) = (members.len(), drafting().count());
+        let all_free = free().count() == seqs;
         let sure = Beside { rows: writers, tokens: writers as f64, drafting: 0 };
-        let draft_seconds = self.cost.draft_seconds_of(writers).unwrap_or(0.0);
+        let draft_seconds = self.cost.draft_seconds_of(seqs).unwrap_or(0.0);
         let room = self.round_rows().saturating_sub(writers);
         let most = Together { cost: &self.cost, sure, draft_seconds, rate, room }.price_rows(terms);
         // Nobody grows a tree only to have it cut.
         for member in terms.members.iter_mut().filter(|m| !m.is_fixed) {
             member.nodes = member.nodes.min((most - writers) as u32);
         }
+        for (asked, member) in members.iter_mut().zip(&terms.members) {
+            asked.most = 1 + member.depth.min(member.nodes) as usize;
+        }
         let rows = (writers + fixed).max(if all_free { residence.wanted.ceil() as usize } else { 0 });
-        let deepest = terms.members.iter().map(|m| m.depth.min(m.nodes) as usize).max().unwrap_or(0);
-        if residence.flights.is_empty() {
-            let waiting = self.seqs.iter().zip(&self.rounds).filter(|(seq, _)| seq.is_writing());
-            residence.entering =
-                waiting.map(|(seq, round)| seq.committed - round.injected).max().unwrap_or(1);
-        }
-        let rows = rows.max(writers + 1);
         let all = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts().min(MAX_DRAFT_DEPTH));
-        let depths =
-            if all_free { self.reach.depths(all).next_multiple_of(DEPTH_STEP).min(all) } else { all };
-        let seqs = SEQS.into_iter().find(|n| *n >= writers).unwrap_or(MAX_RESIDENTS);
-        let rows = ROWS.into_iter().find(|n| *n >= rows).unwrap_or(MAX_ROUND_ROWS).min(self.round_rows());
-        // Eight rows more of a lone text's taps cost less than twice as many kinds.
-        let entering = ENTERING.into_iter().find(|n| seqs > 1 && *n >= residence.entering);
-        let entering = entering.unwrap_or(MAX_ENTERING);
-        let entering = bucket_for(seqs * entering).unwrap_or(seqs * entering);
-        // Never less, for one that was paused may come back with what it had.
-        residence.entering = residence.entering.max(1 + deepest.min(depths));
-        Size { seqs, rows, drafted: Some(DraftSize { depths, entering }) }
-    }
-
-    /// The round of a size, recorded when first needed, and whether that is now.
-    fn prepared_round(&mut self, residence: &mut Residence, size: Size) -> Result<(Prepared, bool)> {
-        if let Some(prepared) = residence.prepared.iter().find(|p| p.size == size) {
-            return Ok((*prepared, false));
-        }
-        let draft = size.drafted.map(|drafted| self.round_draft(size.seqs, drafted)).transpose()?;
-        let verify = self.written_plan(Use::Write, size.rows)?;
-        let spec = RoundSpec {
-            draft,
-            verify: verify.id,
-            chosen: verify.drawn.expect("where there are rounds, plans draw"),
-            seqs: size.seqs,
-            rows: size.rows,
-            positions: self.config.context + SLACK,
-        };
-        let id = self.backend.prepare_round(spec, self.state)?;
-        let prepared = Prepared { id, size, verify };
-        residence.prepared.push(prepared);
-        Ok((prepared, true))
-    }
-
-    fn round_draft(&mut self, seqs: usize, size: DraftSize) -> Result<RoundDraft> {
-        let settings = &self.draft.as_ref().expect("only with a draft is there something to draft").settings;
-        let (block_size, mask_token) = (settings.block_size, settings.mask_token);
-        // As many passes as it takes, and as few sequences in each.
-        let passes = seqs.div_ceil(self.plans.seqs_of_pass(block_size, size.depths));
-        let per_pass = seqs.div_ceil(passes);
-        let inject = self.written_plan(Use::Inject, size.entering)?;
-        let block = self.written_plan(Use::Block, per_pass * block_size)?;
-        Ok(RoundDraft {
-            inject: inject.id,
-            block: block.id,
-            candidates: block.candidates.expect("a block plan has candidates"),
-            block_size,
-            block_is_apart: self.plans.is_block_apart(per_pass * block_size),
-            mask_token,
-            depths: size.depths,
-            n_candidates: CANDIDATES.min(self.decoder.hyper.vocab),
-            per_pass,
-        })
-    }
-
-    fn written_plan(&mut self, used: Use, rows: usize) -> Result<Ready> {
-        let wanted = Wanted::written(used, rows);
-        self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)
+        let depths = if all_free { self.reach.depths(all) } else { all };
+        (rows.max(writers + 1), BlockSize::new(seqs, writers, depths, all))
     }
 
     /// What became of a round: texts go on, and what there is to learn is learned.
@@ -350,18 +320,17 @@ impl Engine {
     ) -> Result<()> {
         let (outcome, chosen) = (&residence.outcome, &residence.chosen);
         parts.clear();
-        let is_drafted = flight.kind == Kind::Drafted;
-        let drafting = if is_drafted { outcome.fates.len() } else { 0 };
+        let drafts = |slot: u32| flight.members.iter().any(|m| m.slot == slot && m.part == DraftPart::Drafts);
+        let drafting = outcome.fates.iter().filter(|fate| drafts(fate.slot)).count();
         self.step_sum = Beside { rows: outcome.nodes.len(), tokens: 0.0, drafting };
         for fate in &outcome.fates {
             // One that was cancelled meanwhile is no one's; nor is the next that has its slot.
             let index = self.seqs.iter().position(|s| s.slot == fate.slot);
             let Some(index) = index else { continue };
-            let Some((_, decision)) = flight.members.iter().find(|m| m.0 == self.seqs[index].id) else {
-                continue;
-            };
+            let asked = flight.members.iter().find(|m| m.id == self.seqs[index].id);
+            let Some(Asked { decision, part, .. }) = asked else { continue };
             let (seq, round) = (&self.seqs[index], &mut self.rounds[index]);
-            if is_drafted {
+            if *part != DraftPart::Apart {
                 round.injected = seq.committed;
             }
             residence.is_over |= fate.doubt.is_some();
@@ -389,11 +358,12 @@ impl Engine {
             self.reach.learn(deepest);
             residence.wanted = (residence.wanted * WANTED_DECAY).max(f64::from(outcome.wanted_rows));
         }
-        if !flight.is_first && drafting > 0 {
+        if !flight.is_first && !flight.is_roomy && drafting > 0 {
             self.cost.learn_drafts(drafting, outcome.draft_seconds);
         }
         if !flight.is_first && !outcome.nodes.is_empty() {
-            self.cost.learn_step(outcome.nodes.len(), outcome.step_seconds);
+            let rows = if flight.is_roomy { flight.size.rows } else { outcome.nodes.len() };
+            self.cost.learn_step(rows, outcome.step_seconds);
         }
         parts.iter().for_each(|part| self.learn(part));
         self.learn_of_passes(parts);
@@ -410,7 +380,7 @@ impl Engine {
             let seq = self.seqs.iter().find(|s| s.slot == fate.slot);
             seq.is_none_or(|seq| {
                 let is_over = events.iter().any(|e| e.seq == seq.id && e.finish.is_some());
-                let is_its = flight.members.iter().any(|m| m.0 == seq.id);
+                let is_its = flight.members.iter().any(|m| m.id == seq.id);
                 is_over || !is_its || seq.committed == fate.committed as usize
             })
         };
@@ -439,22 +409,17 @@ fn resident(seq: &Sequence, round: &Round) -> Resident {
     }
 }
 
-fn member(kind: Kind, seq: &Sequence, round: &Round, decision: &Decision) -> Member {
-    let (depth, nodes) = if kind == Kind::Drafted { round.tree.most() } else { (0, 0) };
+fn member(part: DraftPart, seq: &Sequence, round: &Round, decision: &Decision) -> Member {
+    let (depth, nodes) = if part == DraftPart::Drafts { round.tree.most() } else { (0, 0) };
     Member {
         slot: seq.slot,
+        part,
         nodes: decision.limit.min(nodes) as u32,
         depth,
         is_chain: decision.is_chain(),
         is_fixed: decision.is_fixed,
         trust: round.drafter.learned().map_or(Default::default(), Calibration::trust_in_draft),
     }
-}
-
-/// As few sizes as there are plans.
-fn plain_size(writers: usize) -> Size {
-    let rows = bucket_for(writers).unwrap_or(MAX_RESIDENTS);
-    Size { seqs: rows, rows, drafted: None }
 }
 
 /// What the device can choose by itself, and nothing that the host must see first.
@@ -464,9 +429,14 @@ fn can_reside(seq: &Sequence, round: &mut Round, listed_room: usize) -> bool {
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS
         && round.tree.gate().is_none()
-        // What was found in the text is the host's to propose, where that is more than the last tree has brought.
-        && (round.decision.is_some_and(|d| d.is_plain())
-            || round.drafter.unaided_tokens() <= (round.forecast.tokens - 1.0).max(0.0))
+}
+
+/// Tokens that what was found in the text itself may bring beyond what the last tree has brought.
+fn found_in_text(round: &Round, decision: &Decision) -> f64 {
+    if decision.is_plain() {
+        return 0.0;
+    }
+    (round.drafter.unaided_tokens() - (round.forecast.tokens - 1.0).max(0.0)).max(0.0)
 }
 
 /// The tree that was verified, as the host would have made it. What lies behind a node that nothing was chosen after is left

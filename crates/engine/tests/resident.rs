@@ -10,7 +10,9 @@ use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Drawing, Engine, EngineConfig, Event, Finish, Request, Sampling, SeqId, Witness};
+use overdraft_engine::{
+    Drawing, Engine, EngineConfig, Event, Finish, Options, Request, Sampling, SeqId, Speculative, Witness,
+};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_plan::{Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, PlanId, StateId, Step};
 
@@ -79,12 +81,23 @@ impl Text {
 
 /// Runs to the end; a request comes every `gap` steps.
 fn write(engine: &mut Engine, requests: &[Request], gap: usize) -> Vec<Text> {
+    write_as(engine, requests, gap, |_| Speculative::default())
+}
+
+/// The same, where not all draft alike.
+fn write_as(
+    engine: &mut Engine,
+    requests: &[Request],
+    gap: usize,
+    speculative: impl Fn(usize) -> Speculative,
+) -> Vec<Text> {
     let mut ids: Vec<SeqId> = Vec::new();
     let mut texts: Vec<Text> = requests.iter().map(|_| Text::default()).collect();
     for step in 0usize.. {
         if ids.len() < requests.len() {
             if step.is_multiple_of(gap) {
-                ids.push(engine.admit(requests[ids.len()].clone()).unwrap());
+                let options = Options { speculative: speculative(ids.len()), ..Default::default() };
+                ids.push(engine.admit_as(requests[ids.len()].clone(), options).unwrap());
             }
         } else if engine.is_idle() {
             break;
@@ -184,9 +197,32 @@ fn texts_that_draft_now_and_then_write_in_rounds_of_both_kinds() {
     let request = Request { sampling: hot.into(), ..request(&own, PROMPTS[0], 200) };
     let [wanted, got] = [&mut own, &mut resident].map(|e| write(e, std::slice::from_ref(&request), 1));
     assert_eq!(got, wanted);
-    // All but a step every sixteen, in which waiting taps enter the draft's context, and the first ones.
+    // All but the first ones: waiting taps enter the draft's context inside a round.
     let rounds = count.load(Ordering::Relaxed);
-    assert!(rounds > 150, "only {rounds} rounds");
+    assert!(rounds > 175, "only {rounds} rounds");
+}
+
+#[test]
+fn texts_that_draft_and_texts_that_do_not_share_rounds() {
+    let modes = [(Mode::Chain, Some(7)), (Mode::Tree, Some(15)), (Mode::Tree, None), (Mode::Auto, None)];
+    for (mode, budget) in modes {
+        for witness in [Witness::Fingerprints, Witness::None] {
+            let [(mut own, _), (mut resident, count)] = both(config(mode, budget, witness));
+            let requests: Vec<Request> = PROMPTS.iter().map(|p| request(&own, p, 60)).collect();
+            for first_plain in [0, 1] {
+                let speculative = |nth: usize| match nth % 2 == first_plain {
+                    true => Speculative::Off,
+                    false => Speculative::default(),
+                };
+                let [wanted, got] =
+                    [&mut own, &mut resident].map(|engine| write_as(engine, &requests, 2, speculative));
+                assert_eq!(got, wanted, "{mode:?} {budget:?}, {witness:?}, plain from {first_plain}");
+            }
+            // Those that never draft need 60 each, beside whom the others draft.
+            let rounds = count.load(Ordering::Relaxed);
+            assert!(rounds > 2 * 50, "{mode:?} {budget:?}: only {rounds} rounds");
+        }
+    }
 }
 
 #[test]

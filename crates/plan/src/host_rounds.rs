@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use crate::backend::{Backend, BackendError, StateId};
+use crate::backend::{Backend, BackendError, PlanId, StateId};
 use crate::draw::{Adjustment, Drawing};
 use crate::op::NO_TOKEN;
 use crate::round::{
-    Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundDraft, RoundId, RoundNode, RoundSpec,
-    Terms,
+    DraftPart, Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundBlock, RoundId, RoundNode,
+    RoundSpec, Terms,
 };
 use crate::round_definition::{accept, cut, grow};
 use crate::step::{NO_PARENT, Step};
@@ -101,13 +101,15 @@ impl HostRounds {
             kept.is_some_and(|k| k.resident.is_active)
         };
         let members: Vec<Member> = terms.members.iter().filter(is_on).copied().collect();
-        let trees = match &spec.draft {
-            Some(draft) => {
-                self.inject(backend, draft, state, &members)?;
-                self.draft(backend, draft, state, &members)?
+        // Roots, where nothing else comes of the draft.
+        let mut trees: Vec<Vec<RoundNode>> =
+            members.iter().map(|m| grow(&self.kept(m).resident, m, &[], 1)).collect();
+        if let Some(draft) = &spec.draft {
+            self.inject(backend, draft.inject, state, &members)?;
+            if let Some(block) = &draft.block {
+                self.draft(backend, block, state, &members, &mut trees)?;
             }
-            None => members.iter().map(|m| grow(&self.kept(m).resident, m, &[], 1)).collect(),
-        };
+        }
         let (counts, wanted) = cut(&members, &trees, terms, spec.rows);
         outcome.draft_seconds = started.elapsed().as_secs_f64();
         let verifying = Instant::now();
@@ -146,13 +148,14 @@ impl HostRounds {
     fn inject(
         &mut self,
         backend: &mut dyn Backend,
-        draft: &RoundDraft,
+        plan: PlanId,
         state: StateId,
         members: &[Member],
     ) -> Result<(), BackendError> {
         let mut step = std::mem::take(&mut self.step);
         step.clear();
-        for member in members {
+        let entering = || members.iter().filter(|m| m.part != DraftPart::Apart);
+        for member in entering() {
             let Kept { resident, tables, .. } = self.kept(member);
             let waiting = resident.committed - resident.injected;
             if waiting > 0 {
@@ -162,51 +165,54 @@ impl HostRounds {
                 (0..waiting).fold(NO_PARENT, |parent, _| step.push(s, 0, parent));
             }
         }
-        let ran = if step.n_rows() > 0 { backend.run(draft.inject, state, &step) } else { Ok(()) };
+        let ran = if step.n_rows() > 0 { backend.run(plan, state, &step) } else { Ok(()) };
         self.step = step;
-        for member in members {
+        for member in entering() {
             let resident = &mut self.kept_mut(member.slot).resident;
             resident.injected = resident.committed;
         }
         ran
     }
 
-    /// The draft's block for each member, and the trees that come of it.
+    /// The draft's block for each member that drafts, and the trees that come of it.
     fn draft(
         &mut self,
         backend: &mut dyn Backend,
-        draft: &RoundDraft,
+        block: &RoundBlock,
         state: StateId,
         members: &[Member],
-    ) -> Result<Vec<Vec<RoundNode>>, BackendError> {
-        let mut trees = Vec::with_capacity(members.len());
-        for batch in members.chunks(draft.per_pass) {
+        trees: &mut [Vec<RoundNode>],
+    ) -> Result<(), BackendError> {
+        let drafting = members.iter().zip(trees).filter(|(m, _)| m.part == DraftPart::Drafts);
+        let mut drafting: Vec<_> = drafting.take(block.seqs).collect();
+        for batch in drafting.chunks_mut(block.per_pass) {
             let mut step = std::mem::take(&mut self.step);
             step.clear();
-            if draft.block_is_apart {
+            if block.is_apart {
                 step.begin_prompts();
             }
-            for member in batch {
+            for (member, _) in batch.iter() {
                 let Kept { resident, tables, .. } = self.kept(member);
                 let tables = tables.iter().map(Vec::as_slice);
-                let s = step.add_seq(resident.slot, resident.committed, draft.block_size as u32, 0, tables);
+                let s = step.add_seq(resident.slot, resident.committed, block.size as u32, 0, tables);
                 let mut parent = step.push(s, resident.root, NO_PARENT);
-                for j in 1..draft.block_size {
-                    parent = step.push(s, draft.mask_token, parent);
-                    if j <= draft.depths {
+                for j in 1..block.size {
+                    parent = step.push(s, block.mask_token, parent);
+                    if j <= block.depths {
                         step.want_logits(parent);
                     }
                 }
             }
-            let ran = backend.run(draft.block, state, &step).and_then(|()| backend.wait());
+            let ran = backend.run(block.plan, state, &step).and_then(|()| backend.wait());
             self.step = step;
             ran?;
-            let all = backend.read_choices(draft.block, draft.candidates);
-            for (member, mine) in batch.iter().zip(all.chunks(draft.depths * draft.n_candidates)) {
-                trees.push(grow(&self.kept(member).resident, member, mine, draft.n_candidates));
+            let all = backend.read_choices(block.plan, block.candidates);
+            for ((member, tree), mine) in batch.iter_mut().zip(all.chunks(block.depths * block.n_candidates))
+            {
+                **tree = grow(&self.kept(member).resident, member, mine, block.n_candidates);
             }
         }
-        Ok(trees)
+        Ok(())
     }
 
     fn lay_trees(

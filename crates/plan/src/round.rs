@@ -28,7 +28,7 @@ pub struct RoundId(pub u32);
 /// What a round is made of, and for how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundSpec {
-    /// Where trees come from. Without one they are roots alone: plain decoding, after which taps go on waiting.
+    /// Without one all trees are roots: plain decoding, after which taps go on waiting.
     pub draft: Option<RoundDraft>,
     /// Roots and trees, and the token chosen after each row.
     pub verify: PlanId,
@@ -40,18 +40,27 @@ pub struct RoundSpec {
     pub positions: usize,
 }
 
-/// The drafting part of a round.
+/// The draft's part of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundDraft {
-    /// Waiting taps enter the draft's context; with room for all that can wait.
+    /// Waiting taps enter the draft's context; with room for all that are to.
     pub inject: PlanId,
+    /// Where trees come from. Without it taps enter and nobody drafts.
+    pub block: Option<RoundBlock>,
+}
+
+/// The draft's passes for those that draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundBlock {
     /// A block of anchor and masks for each of `per_pass` sequences, and of it the most likely tokens.
-    pub block: PlanId,
+    pub plan: PlanId,
     pub candidates: Choice,
-    pub block_size: usize,
+    pub size: usize,
     /// Its rows are computed as prompts are ([`crate::Plan::written_before_prompts`]).
-    pub block_is_apart: bool,
+    pub is_apart: bool,
     pub mask_token: u32,
+    /// Sequences that draft, at most; the others of the round have rows in verify alone.
+    pub seqs: usize,
     /// Rows of candidates of a sequence, and candidates of a row.
     pub depths: usize,
     pub n_candidates: usize,
@@ -112,10 +121,22 @@ pub struct Resident {
     pub is_active: bool,
 }
 
+/// What a draft has to do with a sequence in a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DraftPart {
+    /// Nothing: its tree is its root, and its taps go on waiting.
+    Apart,
+    /// Its waiting taps enter the draft's context; its tree is its root.
+    Enters,
+    /// They enter, and it drafts.
+    Drafts,
+}
+
 /// A sequence's part of what the host has a say in.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Member {
     pub slot: u32,
+    pub part: DraftPart,
     /// Drafted nodes at most, and how deep they may lie.
     pub nodes: u32,
     pub depth: u32,

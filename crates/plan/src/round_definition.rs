@@ -3,12 +3,15 @@
 
 use crate::draw::Adjustment;
 use crate::op::NO_TOKEN;
-use crate::round::{Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Pace, Resident, RoundNode, Terms};
+use crate::round::{
+    DraftPart, Fate, MAX_ROUND_ROWS, MAX_ROUND_TREE, Member, Pace, Resident, RoundNode, Terms,
+};
 use crate::state::{MAX_DRAFT_DEPTH, grid_of};
 use crate::step::NO_PARENT;
 
 /// The tree of the heaviest paths over a block's candidates, `k` a depth, most likely first. Each turn the heaviest candidate
-/// joins that its parent has not tried yet; among equals the one whose parent joined first.
+/// joins that its parent has not tried yet; among equals the one whose parent joined first. Of one that does not draft it is the
+/// root.
 pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: usize) -> Vec<RoundNode> {
     let root = RoundNode {
         token: resident.root,
@@ -20,7 +23,7 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
     // The target's own token comes on top, and nothing is written past the end.
     let left = resident.limit.saturating_sub(resident.committed + 2);
     let depth = left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize;
-    let depth = depth.min(candidates.len() / k);
+    let depth = if member.part == DraftPart::Drafts { depth.min(candidates.len() / k) } else { 0 };
     let said = |depth: usize, rank: usize| {
         let (token, logp) = candidates[depth * k + rank];
         (token, if resident.forced.is_some() { Pace::said(rank) } else { logp })
@@ -181,7 +184,15 @@ mod tests {
     };
 
     fn member(nodes: u32) -> Member {
-        Member { slot: 0, nodes, depth: 16, is_chain: false, is_fixed: true, trust: [0.0; MAX_DRAFT_DEPTH] }
+        Member {
+            slot: 0,
+            part: DraftPart::Drafts,
+            nodes,
+            depth: 16,
+            is_chain: false,
+            is_fixed: true,
+            trust: [0.0; MAX_DRAFT_DEPTH],
+        }
     }
 
     /// Three candidates a depth, probabilities as given.
@@ -210,7 +221,7 @@ mod tests {
         };
         let near = |limit| Resident { limit, ..RESIDENT };
         type Row = (&'static str, Resident, Member, &'static [(u32, u32)]);
-        let rows: [Row; 7] = [
+        let rows: [Row; 8] = [
             ("five nodes", RESIDENT, member(5), &ALL),
             ("two nodes", RESIDENT, member(2), &[(0, 10), (1, 20)]),
             ("a chain", RESIDENT, chain, &[(0, 10), (1, 20)]),
@@ -223,6 +234,12 @@ mod tests {
             ),
             ("two tokens are left", near(13), member(5), &[(0, 10), (0, 11), (0, 12)]),
             ("one token is left", near(12), member(5), &[]),
+            (
+                "taps enter and nothing is drafted",
+                RESIDENT,
+                Member { part: DraftPart::Enters, ..member(5) },
+                &[],
+            ),
         ];
         for (what, resident, member, wanted) in rows {
             assert_eq!(tokens(&grow(&resident, &member, &offered, 3)), wanted, "{what}");
@@ -239,13 +256,22 @@ mod tests {
             Terms { members: members.to_vec(), price, ..Terms::default() }
         };
         type Row<'a> = (&'static str, &'a [Member], usize, &'static [usize], u32);
-        let rows: [Row<'_>; 6] = [
+        let plain = Member { part: DraftPart::Apart, is_fixed: false, ..member(5) };
+        let rows: [Row<'_>; 8] = [
             ("one alone: 0.6 and 0.42 pay", &[free], 16, &[2], 3),
             ("room for one", &[free], 2, &[1], 3),
             ("two: the best of both", &[free, free], 16, &[1, 1], 4),
             ("fixed, whatever it costs", &[member(5)], 16, &[5], 6),
             ("fixed, as far as there is room", &[member(5), member(5)], 5, &[2, 1], 5),
             ("nothing is left beside a fixed one", &[member(2), free], 4, &[2, 0], 4),
+            (
+                "beside two that do not draft, whose roots are rows too",
+                &[plain, free, plain],
+                16,
+                &[0, 1, 0],
+                4,
+            ),
+            ("one tries among them", &[plain, member(2), plain], 16, &[0, 2, 0], 5),
         ];
         for (what, members, room, wanted, wanted_rows) in rows {
             let trees: Vec<_> = members.iter().map(|m| grow(&RESIDENT, m, &offered, 3)).collect();

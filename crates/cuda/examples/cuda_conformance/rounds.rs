@@ -9,7 +9,9 @@ use std::time::Instant;
 use overdraft_cuda::{Cuda, Device};
 use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, Stats, Witness};
+use overdraft_engine::{
+    Drawing, Engine, EngineConfig, Options, Request, Sampling, Speculative, Stats, Witness,
+};
 use overdraft_formats::tokenizer::Specials;
 use overdraft_models::{Checkpoint, Decoder, Draft};
 use overdraft_plan::{Backend, DefinedRounds};
@@ -86,8 +88,17 @@ impl Pair<'_> {
 /// Tokens of each text with what they were drawn from, and the figures of all.
 type Written = (Vec<Vec<(u32, Option<u64>)>>, Stats);
 
+/// Texts at once, and how their tokens are chosen.
+#[derive(Clone, Copy)]
+struct Crowd<'a> {
+    n: usize,
+    sampling: &'a Sampling,
+    /// Every second never drafts, whatever the mode.
+    is_mixed: bool,
+}
+
 /// The prompts together to their ends; each comes a step after the one before.
-fn write(engine: &mut Engine, n: usize, sampling: &Sampling) -> Written {
+fn write(engine: &mut Engine, Crowd { n, sampling, is_mixed }: Crowd<'_>) -> Written {
     let mut ids = Vec::new();
     let mut written: Written = (vec![Vec::new(); n], Stats::default());
     while ids.len() < n || !engine.is_idle() {
@@ -100,7 +111,9 @@ fn write(engine: &mut Engine, n: usize, sampling: &Sampling) -> Written {
                 stop_ids: vec![],
                 stop_strings: vec![],
             };
-            ids.push(engine.admit(request).unwrap());
+            let is_plain = is_mixed && ids.len() % 2 == 1;
+            let speculative = if is_plain { Speculative::Off } else { Options::default().speculative };
+            ids.push(engine.admit_as(request, Options { speculative, ..Default::default() }).unwrap());
         }
         for event in engine.step().unwrap() {
             let at = ids.iter().position(|id| *id == event.seq).unwrap();
@@ -117,11 +130,15 @@ fn tokens(written: &Written) -> Vec<Vec<u32>> {
     written.0.iter().map(|text| text.iter().map(|t| t.0).collect()).collect()
 }
 
-/// `TARGET.gguf DRAFT.gguf`
+/// `TARGET.gguf DRAFT.gguf [ONLY]`: those crowds alone whose name has `ONLY` in it, such as `16 hot` or `mixed`.
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
-    let [target, draft] = args else {
-        println!("rounds TARGET.gguf DRAFT.gguf");
-        return false;
+    let (target, draft, only) = match args {
+        [target, draft] => (target, draft, ""),
+        [target, draft, only] => (target, draft, only.as_str()),
+        _ => {
+            println!("rounds TARGET.gguf DRAFT.gguf [ONLY]");
+            return false;
+        }
     };
     let pair = Pair { device, target, draft };
     let mut passed = true;
@@ -155,24 +172,33 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         (MOST, "drawn", &drawn, &MODES[..1]),
         (MOST, "counted", &counted, &MODES[..1]),
         (MOST, "greedy", &greedy, &MODES[3..]),
+        (MOST, "hot", &hot, &MODES[4..]),
+        (5, "mixed", &greedy, &MODES[..2]),
+        (5, "mixed and drawn", &drawn, &MODES[4..]),
+        (MOST, "mixed", &counted, &MODES[..1]),
+        (MOST, "mixed and hot", &hot, &MODES[3..]),
     ];
     for (n, kind, sampling, modes) in rows {
+        if !format!("{n} {kind}").contains(only) {
+            continue;
+        }
+        let crowd = Crowd { n, sampling, is_mixed: kind.starts_with("mixed") };
         let has_draft = modes[0] != PLAIN;
         let engine = |mode, witness, by| pair.engine(mode, witness, by, has_draft);
-        let plain = write(&mut engine(PLAIN, Witness::Fingerprints, By::Steps).0, n, sampling);
+        let plain = write(&mut engine(PLAIN, Witness::Fingerprints, By::Steps).0, crowd);
         if !has_draft {
             let (mut steps, _) = engine(PLAIN, Witness::None, By::Steps);
-            write(&mut steps, n, sampling);
+            write(&mut steps, crowd);
             println!("{PLAIN:?}, {n} {kind}, as steps:");
-            time(&mut steps, n, sampling);
+            time(&mut steps, crowd);
         }
         for mode in modes {
             let mode = *mode;
-            let seen = write(&mut engine(mode, Witness::Fingerprints, By::Device).0, n, sampling);
+            let seen = write(&mut engine(mode, Witness::Fingerprints, By::Device).0, crowd);
             let (mut device, _) = engine(mode, Witness::None, By::Device);
-            let ahead = write(&mut device, n, sampling);
+            let ahead = write(&mut device, crowd);
             let (mut definition, rounds) = engine(mode, Witness::None, By::Definition);
-            let defined = write(&mut definition, n, sampling);
+            let defined = write(&mut definition, crowd);
             let rounds = rounds.load(Ordering::Relaxed);
             let counts = |w: &Written| (w.1.rounds, w.1.drafted, w.1.accepted);
             let same =
@@ -190,11 +216,11 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
                 counts(&defined)
             );
             if same {
-                time(&mut device, n, sampling);
+                time(&mut device, crowd);
             }
         }
     }
-    passed & forced(&pair)
+    passed & (!"forced".contains(only) || forced(&pair))
 }
 
 /// What is forced upon rounds of the device is what the definition forces upon its own: the tokens, and how many a round.
@@ -204,7 +230,8 @@ fn forced(pair: &Pair<'_>) -> bool {
         let [device, defined] = [By::Device, By::Definition].map(|by| {
             let (mut engine, _) = pair.engine(mode, Witness::None, by, true);
             engine.force_acceptance(Forced::new(tokens_a_round));
-            write(&mut engine, 1, &Sampling::default())
+            let sampling = &Sampling::default();
+            write(&mut engine, Crowd { n: 1, sampling, is_mixed: false })
         });
         let same = tokens(&device) == tokens(&defined) && device.1.drafted == defined.1.drafted;
         let rounds = (TOKENS as f64 - 1.0) / tokens_a_round;
@@ -216,12 +243,12 @@ fn forced(pair: &Pair<'_>) -> bool {
     passed
 }
 
-fn time(engine: &mut Engine, n: usize, sampling: &Sampling) {
+fn time(engine: &mut Engine, crowd: Crowd<'_>) {
     let mut runs: Vec<(f64, f64, f64, f64)> = (0..REPEATS)
         .map(|_| {
             engine.watch_device().unwrap();
             let started = Instant::now();
-            let stats = write(engine, n, sampling).1;
+            let stats = write(engine, crowd).1;
             let seconds = started.elapsed().as_secs_f64();
             let used = engine.watch_device().unwrap().unwrap_or_default();
             let us = |d: std::time::Duration| d.as_secs_f64() * 1e6 / stats.rounds as f64;

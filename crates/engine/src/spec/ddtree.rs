@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_round_of_the_backend_is_defined_to_grow_the_same_tree() {
-        use overdraft_plan::{MAX_STOP_IDS, Member, NO_TOKEN, Resident};
+        use overdraft_plan::{DraftPart, MAX_STOP_IDS, Member, NO_TOKEN, Resident};
         let resident = Resident {
             slot: 0,
             committed: 5,
@@ -229,7 +229,15 @@ mod tests {
             let candidates = random_candidates(&mut random, 12, 9, false);
             for (is_chain, nodes) in [(true, 7), (true, 20), (false, 1), (false, 15), (false, 63)] {
                 let trust = Calibration::default().trust_in_draft();
-                let member = Member { slot: 0, nodes, depth: 16, is_chain, is_fixed: true, trust };
+                let member = Member {
+                    slot: 0,
+                    part: DraftPart::Drafts,
+                    nodes,
+                    depth: 16,
+                    is_chain,
+                    is_fixed: true,
+                    trust,
+                };
                 let defined = overdraft_plan::grow(&resident, &member, &candidates.concat(), 12);
                 let tree = grow(&candidates, if is_chain { 1 } else { usize::MAX }, nodes as usize);
                 let grown = tree.nodes()[1..].iter().map(|n| (n.parent, n.token, n.logp, n.log_weight));

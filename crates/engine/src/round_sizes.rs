@@ -1,0 +1,260 @@
+//! Kinds of rounds that the backend runs by itself: what each has room for. Each is recorded once, and a device makes a graph of it, which
+//! takes longer than many rounds; so there are few, and one that has more room runs in place of one that is seldom wanted.
+
+use overdraft_plan::{MAX_RESIDENTS, MAX_ROUND_ROWS, RoundBlock, RoundDraft, RoundId, RoundSpec, bucket_for};
+
+use crate::engine::{Engine, SLACK};
+use crate::error::Result;
+use crate::plans::{CANDIDATES, Ready, Use, Wanted};
+use crate::propose::INJECT_ROWS;
+
+// Each combination of these is a round of its own to be recorded, and a device keeps 32 as graphs. Its first two runs are launched
+// and captured, node by node. With 28 kinds of a lone text an H200 idled 41 % of 8 prompts of HumanEval under `auto`, 128 ms of 313,
+// which is taken to be for that (160 kinds: 43 %; 2 % under a chain of 7, which is one kind).
+/// Depths of a draft are asked for in steps of so many.
+const DEPTH_STEP: usize = 8;
+/// Rows to verify.
+const ROWS: [usize; 9] = [4, 8, 16, 24, 32, 48, 64, 96, MAX_ROUND_ROWS];
+/// Rows of waiting taps.
+const ENTERING: [usize; 4] = [24, 64, 128, INJECT_ROWS];
+/// Counts of sequences that rounds are recorded for, and of those that draft where others do not.
+const SEQS: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, MAX_RESIDENTS];
+const SOME: [usize; 4] = [1, 4, 8, MAX_RESIDENTS];
+/// How often a kind is wanted, with another in its place, before it is recorded.
+const WISHES: u32 = 16;
+/// How many times the rows that are wanted such another may have.
+const MOST_TIMES: usize = 4;
+
+fn at_least(sizes: &[usize], n: usize) -> usize {
+    sizes.iter().copied().find(|size| *size >= n).unwrap_or(n)
+}
+
+/// What a round has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    seqs: usize,
+    pub(crate) rows: usize,
+    draft: Option<DraftSize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DraftSize {
+    /// Rows of waiting taps.
+    entering: usize,
+    block: Option<BlockSize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BlockSize {
+    /// Sequences that draft.
+    seqs: usize,
+    pub(crate) depths: usize,
+}
+
+impl BlockSize {
+    /// For so many of those that write, as deep as asked or somewhat deeper.
+    pub(crate) fn new(drafting: usize, writers: usize, depths: usize, all: usize) -> Self {
+        let seqs = at_least(&SEQS, writers);
+        let some = at_least(&SOME, drafting).min(seqs);
+        let seqs = if drafting == writers { seqs } else { some };
+        Self { seqs, depths: depths.next_multiple_of(DEPTH_STEP).min(all) }
+    }
+}
+
+impl Size {
+    /// As few as there are plans. So many rows of taps enter; without any there is no draft in it.
+    pub(crate) fn plain(writers: usize, entering: usize) -> Self {
+        let rows = bucket_for(writers).unwrap_or(MAX_RESIDENTS);
+        let draft = DraftSize { entering: at_least(&ENTERING, entering), block: None };
+        Self { seqs: rows, rows, draft: (entering > 0).then_some(draft) }
+    }
+
+    /// Some draft; of `rows` there are at most so many.
+    pub(crate) fn drafted(
+        writers: usize,
+        rows: usize,
+        most_rows: usize,
+        entering: usize,
+        block: BlockSize,
+    ) -> Self {
+        let draft = DraftSize { entering: at_least(&ENTERING, entering), block: Some(block) };
+        let rows = at_least(&ROWS, rows).min(most_rows);
+        Self { seqs: at_least(&SEQS, writers), rows, draft: Some(draft) }
+    }
+
+    pub(crate) fn block(&self) -> Option<BlockSize> {
+        self.draft?.block
+    }
+
+    /// Whether a round of this size can run in place of one of another that has the same parts.
+    fn covers(&self, other: &Self) -> bool {
+        let has_room = self.seqs >= other.seqs && (other.rows..=MOST_TIMES * other.rows).contains(&self.rows);
+        has_room
+            && match (self.draft, other.draft) {
+                (None, None) => true,
+                (Some(mine), Some(wanted)) => {
+                    mine.entering >= wanted.entering
+                        && match (mine.block, wanted.block) {
+                            (None, None) => true,
+                            (Some(mine), Some(wanted)) => {
+                                mine.seqs >= wanted.seqs && mine.depths >= wanted.depths
+                            }
+                            _ => false,
+                        }
+                }
+                _ => false,
+            }
+    }
+
+    /// What room costs, dearest first.
+    fn room(&self) -> [usize; 5] {
+        let (entering, block) = self.draft.map_or((0, None), |draft| (draft.entering, draft.block));
+        let (seqs, depths) = block.map_or((0, 0), |block| (block.seqs, block.depths));
+        [self.rows, seqs, depths, entering, self.seqs]
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Prepared {
+    pub(crate) id: RoundId,
+    pub(crate) size: Size,
+    pub(crate) verify: Ready,
+}
+
+/// Those that are ready, and how often others were wanted.
+#[derive(Default)]
+pub(crate) struct Kinds {
+    ready: Vec<Prepared>,
+    wishes: Vec<(Size, u32)>,
+}
+
+impl Kinds {
+    fn find(&self, size: Size) -> Option<Prepared> {
+        self.ready.iter().find(|p| p.size == size).copied()
+    }
+
+    /// One that can run in its place, while it was not wanted often.
+    fn in_place_of(&mut self, size: Size) -> Option<Prepared> {
+        let roomy = self.ready.iter().filter(|p| p.size.covers(&size)).min_by_key(|p| p.size.room())?;
+        match self.wishes.iter_mut().find(|(wanted, _)| *wanted == size) {
+            Some((_, times)) if *times >= WISHES => return None,
+            Some((_, times)) => *times += 1,
+            None => self.wishes.push((size, 1)),
+        }
+        Some(*roomy)
+    }
+}
+
+impl Engine {
+    /// A round of a size, or of one with more room, and whether it was recorded just now.
+    pub(crate) fn prepared_round(&mut self, kinds: &mut Kinds, size: Size) -> Result<(Prepared, bool)> {
+        match kinds.find(size).or_else(|| kinds.in_place_of(size)) {
+            Some(prepared) => Ok((prepared, false)),
+            None => Ok((self.record_round(kinds, size)?, true)),
+        }
+    }
+
+    fn record_round(&mut self, kinds: &mut Kinds, size: Size) -> Result<Prepared> {
+        let draft = size.draft.map(|draft| self.round_draft(draft)).transpose()?;
+        let verify = self.written_plan(Use::Write, size.rows)?;
+        let spec = RoundSpec {
+            draft,
+            verify: verify.id,
+            chosen: verify.drawn.expect("where there are rounds, plans draw"),
+            seqs: size.seqs,
+            rows: size.rows,
+            positions: self.config.context + SLACK,
+        };
+        let id = self.backend.prepare_round(spec, self.state)?;
+        let prepared = Prepared { id, size, verify };
+        kinds.ready.push(prepared);
+        Ok(prepared)
+    }
+
+    fn round_draft(&mut self, size: DraftSize) -> Result<RoundDraft> {
+        let inject = self.written_plan(Use::Inject, size.entering)?.id;
+        let block = size.block.map(|block| self.round_block(block)).transpose()?;
+        Ok(RoundDraft { inject, block })
+    }
+
+    fn round_block(&mut self, BlockSize { seqs, depths }: BlockSize) -> Result<RoundBlock> {
+        let settings = &self.draft.as_ref().expect("only with a draft is there something to draft").settings;
+        let (size, mask_token) = (settings.block_size, settings.mask_token);
+        // As many passes as it takes, and as few sequences in each.
+        let passes = seqs.div_ceil(self.plans.seqs_of_pass(size, depths));
+        let per_pass = seqs.div_ceil(passes);
+        let plan = self.written_plan(Use::Block, per_pass * size)?;
+        Ok(RoundBlock {
+            plan: plan.id,
+            candidates: plan.candidates.expect("a block plan has candidates"),
+            size,
+            is_apart: self.plans.is_block_apart(per_pass * size),
+            mask_token,
+            seqs,
+            depths,
+            n_candidates: CANDIDATES.min(self.decoder.hyper.vocab),
+            per_pass,
+        })
+    }
+
+    fn written_plan(&mut self, used: Use, rows: usize) -> Result<Ready> {
+        let wanted = Wanted::written(used, rows);
+        self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: usize = 15;
+
+    fn drafted(writers: usize, drafting: usize, rows: usize, entering: usize, depths: usize) -> Size {
+        let block = BlockSize::new(drafting, writers, depths, ALL);
+        Size::drafted(writers, rows, MAX_ROUND_ROWS, entering, block)
+    }
+
+    #[test]
+    fn a_round_runs_in_place_of_one_with_the_same_parts_and_less_room() {
+        let sixteen = drafted(16, 16, 128, 272, ALL);
+        for (what, roomy, wanted, is_covered) in [
+            ("fewer rows, texts and depths", sixteen, drafted(10, 10, 60, 100, 4), true),
+            ("some draft of many", sixteen, drafted(16, 3, 40, 20, 4), true),
+            ("far fewer rows, which it would compute", sixteen, drafted(16, 16, 17, 20, 4), false),
+            ("more texts that draft", drafted(16, 1, 24, 512, ALL), drafted(16, 2, 24, 24, ALL), false),
+            ("more depths", drafted(1, 1, 16, 17, 8), drafted(1, 1, 16, 17, 9), false),
+            ("more taps", drafted(4, 4, 64, 24, 8), drafted(4, 4, 64, 25, 8), false),
+            ("nobody drafts", sixteen, Size::plain(16, 0), false),
+            ("taps enter, and nobody drafts", sixteen, Size::plain(16, 256), false),
+            ("no taps enter", Size::plain(16, 256), Size::plain(16, 0), false),
+            ("fewer taps enter", Size::plain(16, 256), Size::plain(12, 16), true),
+            ("fewer write plainly", Size::plain(16, 0), Size::plain(5, 0), true),
+        ] {
+            assert_eq!(roomy.covers(&wanted), is_covered, "{what}: {roomy:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn those_that_draft_have_passes_and_the_others_none() {
+        for (drafting, writers, seqs) in
+            [(1, 1, 1), (5, 5, 5), (7, 7, 8), (1, 16, 1), (2, 16, 4), (9, 12, 12)]
+        {
+            assert_eq!(BlockSize::new(drafting, writers, 8, ALL).seqs, seqs, "{drafting} of {writers}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_is_wanted_often_is_recorded() {
+        let ready = |size| Prepared { id: RoundId(0), size, verify: Ready::for_test() };
+        let (tight, roomy) = (drafted(16, 16, 96, 128, ALL), drafted(16, 16, 128, 272, ALL));
+        let wanted = drafted(12, 12, 90, 100, 8);
+        let mut kinds = Kinds { ready: vec![ready(roomy), ready(tight)], ..Kinds::default() };
+        assert!(kinds.find(wanted).is_none());
+        for time in 0..WISHES {
+            let found = kinds.in_place_of(wanted).map(|p| p.size);
+            assert_eq!(found, Some(tight), "the one with the least room, the {time}th time");
+        }
+        assert!(kinds.in_place_of(wanted).is_none(), "from now on one of its own");
+        assert!(kinds.in_place_of(drafted(1, 1, 4, 17, 8)).is_none(), "nothing that is near");
+    }
+}
