@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{Engine, EngineConfig, human, plan_state};
@@ -18,6 +19,10 @@ use crate::failure::{Failure, Result};
 use crate::inspect::{count_parameters, short_count};
 use crate::progress::Progress;
 use crate::screen::Screen;
+
+/// What may go by before the first prompt for making graphs on a device, which its first texts would wait for otherwise: about so much
+/// time. The demo pair on an H200 uses all of it; not every likely kind of round is made by then.
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// A target that was opened and not yet loaded.
 pub(crate) struct Model {
@@ -100,7 +105,9 @@ impl Model {
                 config.context, self.hyper.context
             ));
         }
-        Ok(Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?)
+        let mut engine = Engine::new(decoder, draft, self.tokenizer.clone(), backend, config)?;
+        engine.warm_up(WARM_UP)?;
+        Ok(engine)
     }
 
     /// Where memory is short, streams share what there is and wait for each other, before the context gives way: two

@@ -1,12 +1,19 @@
 //! Kinds of rounds that the backend runs by itself: what each has room for. Each is recorded once, and a device makes a graph of it, which
-//! takes longer than many rounds; so there are few, and one that has more room runs in place of one that is seldom wanted.
+//! takes longer than many rounds; so there are few, one that has more room runs in place of one that is seldom wanted, and those that
+//! texts will want most likely are made before the first of them.
 
-use overdraft_plan::{MAX_RESIDENTS, MAX_ROUND_ROWS, RoundBlock, RoundDraft, RoundId, RoundSpec, bucket_for};
+use std::time::Duration;
+
+use overdraft_plan::{
+    MAX_DRAFT_DEPTH, MAX_RESIDENTS, MAX_ROUND_ROWS, RoundBlock, RoundDraft, RoundId, RoundSpec, Terms,
+    bucket_for,
+};
 
 use crate::engine::{Engine, SLACK};
 use crate::error::Result;
 use crate::plans::{CANDIDATES, Ready, Use, Wanted};
-use crate::propose::INJECT_ROWS;
+use crate::propose::{INJECT_ROWS, MAX_WAITING};
+use crate::spec::policy::Mode;
 
 // Each combination of these is a round of its own to be recorded, and a device keeps 32 as graphs. Its first two runs are launched
 // and captured, node by node. With 28 kinds of a lone text an H200 idled 41 % of 8 prompts of HumanEval under `auto`, 128 ms of 313,
@@ -20,6 +27,8 @@ const ENTERING: [usize; 4] = [24, 64, 128, INJECT_ROWS];
 /// Counts of sequences that rounds are recorded for, and of those that draft where others do not.
 const SEQS: [usize; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, MAX_RESIDENTS];
 const SOME: [usize; 4] = [1, 4, 8, MAX_RESIDENTS];
+/// Nodes and depths of a lone text's rounds under `auto` that are made ready before it.
+const ALONE: [(usize, usize); 6] = [(31, 16), (15, 16), (63, 16), (7, 8), (15, 8), (31, 8)];
 /// How often a kind is wanted, with another in its place, before it is recorded.
 const WISHES: u32 = 16;
 /// How many times the rows that are wanted such another may have.
@@ -198,8 +207,78 @@ impl Engine {
     }
 
     fn written_plan(&mut self, used: Use, rows: usize) -> Result<Ready> {
-        let wanted = Wanted::written(used, rows);
+        self.plan_for(Wanted::written(used, rows))
+    }
+
+    fn plan_for(&mut self, wanted: Wanted) -> Result<Ready> {
         self.plans.get(wanted, &self.decoder, self.draft.as_ref(), &mut *self.backend)
+    }
+
+    /// Makes ready what the first texts will most likely want, as far as that goes in about this time: rounds of nobody, twice each,
+    /// which load kernels and make graphs. Changes no text. Nothing to do for backends without rounds, or where texts are being
+    /// written already.
+    pub fn warm_up(&mut self, limit: Duration) -> Result<()> {
+        if !self.has_room_for_rounds() || !self.seqs.is_empty() {
+            return Ok(());
+        }
+        let started = self.clock.now();
+        // Buffers grow with the largest plan, and what graphs there are is lost when they move.
+        for (used, rows) in self.plans.largest_uses(&self.config, self.draft.is_some()) {
+            self.plan_for(Wanted::written(used, rows))?;
+        }
+        let mut residence = std::mem::take(&mut self.residence);
+        let warmed = self.likely_sizes().into_iter().try_for_each(|size| {
+            if self.clock.now() - started > limit || residence.kinds.find(size).is_some() {
+                return Ok(());
+            }
+            let prepared = self.record_round(&mut residence.kinds, size)?;
+            for _ in 0..2 {
+                self.backend.run_round(prepared.id, self.state, &Terms::default())?;
+                self.backend.take_outcome(&mut residence.outcome)?;
+            }
+            Ok(())
+        });
+        self.residence = residence;
+        warmed
+    }
+
+    /// Of one text and of as many as there can be, with more room before less: what comes first runs in place of what comes never.
+    fn likely_sizes(&self) -> Vec<Size> {
+        let most = self.config.max_seqs.min(MAX_RESIDENTS);
+        let mut sizes = Vec::new();
+        let counts = if most > 1 { vec![1, most] } else { vec![1] };
+        sizes.extend(counts.iter().map(|n| Size::plain(*n, 0)));
+        let all = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts().min(MAX_DRAFT_DEPTH));
+        if all == 0 || self.config.draft_mode == Mode::Off {
+            return sizes;
+        }
+        let drafted = |writers: usize, drafting: usize, nodes: usize, depths: usize| {
+            let rows = writers + nodes;
+            // Others may enter beside one that tries.
+            let entering = if drafting < writers { INJECT_ROWS } else { drafting * (1 + depths) };
+            Size::drafted(
+                writers,
+                rows,
+                self.round_rows(),
+                entering,
+                BlockSize::new(drafting, writers, depths, all),
+            )
+        };
+        match self.config.budget.filter(|_| self.config.draft_mode != Mode::Auto) {
+            Some(nodes) => sizes.extend(counts.iter().map(|n| drafted(*n, *n, n * nodes, all))),
+            None => {
+                sizes.extend(ALONE.map(|(nodes, depths)| drafted(1, 1, nodes, depths.min(all))));
+                if most > 1 {
+                    let next = bucket_for(most + 1).unwrap_or(most + 1);
+                    sizes.push(drafted(most, 1, next - most, all));
+                    sizes.push(drafted(most, most, MAX_ROUND_ROWS - most, all));
+                }
+            }
+        }
+        if self.config.draft_mode == Mode::Auto {
+            sizes.extend(counts.iter().map(|n| Size::plain(*n, n * MAX_WAITING)));
+        }
+        sizes
     }
 }
 

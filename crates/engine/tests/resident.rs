@@ -5,6 +5,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{DemoPair, demo_pair_on, passes_on};
 use overdraft_cpu::Cpu;
@@ -222,6 +223,26 @@ fn texts_that_draft_and_texts_that_do_not_share_rounds() {
             let rounds = count.load(Ordering::Relaxed);
             assert!(rounds > 2 * 50, "{mode:?} {budget:?}: only {rounds} rounds");
         }
+    }
+}
+
+#[test]
+fn rounds_of_nobody_beforehand_change_no_text() {
+    for (mode, budget) in [(Mode::Off, None), (Mode::Chain, Some(7)), (Mode::Auto, None)] {
+        let [(mut own, _), (mut resident, count)] = both(config(mode, budget, Witness::None));
+        resident.warm_up(Duration::from_secs(60)).unwrap();
+        let beforehand = count.load(Ordering::Relaxed);
+        assert!(beforehand >= 4, "one text and five, twice each: {beforehand}");
+        own.warm_up(Duration::from_secs(60)).unwrap();
+        for n in [1, 5] {
+            let requests: Vec<Request> = PROMPTS[..n].iter().map(|p| request(&own, p, 40)).collect();
+            assert_eq!(write(&mut resident, &requests, 2), write(&mut own, &requests, 2), "{mode:?}, {n}");
+        }
+        // Nobody is moved while others write.
+        resident.admit(request(&own, PROMPTS[0], 4)).unwrap();
+        let before = count.load(Ordering::Relaxed);
+        resident.warm_up(Duration::from_secs(60)).unwrap();
+        assert_eq!(count.load(Ordering::Relaxed), before);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use overdraft_cuda::{Cuda, Device};
 use overdraft_engine::spec::forced::Forced;
@@ -81,7 +81,12 @@ impl Pair<'_> {
         };
         let config =
             EngineConfig { context: 1024, max_seqs: MOST, draft_mode, budget, witness, ..Default::default() };
-        (Engine::new(decoder, draft, tokenizer, backend, config).unwrap(), count)
+        let mut engine = Engine::new(decoder, draft, tokenizer, backend, config).unwrap();
+        // The definition's rounds are counted.
+        if by == By::Device {
+            engine.warm_up(Duration::from_millis(300)).unwrap();
+        }
+        (engine, count)
     }
 }
 
@@ -251,7 +256,7 @@ fn time(engine: &mut Engine, crowd: Crowd<'_>) {
             let stats = write(engine, crowd).1;
             let seconds = started.elapsed().as_secs_f64();
             let used = engine.watch_device().unwrap().unwrap_or_default();
-            let us = |d: std::time::Duration| d.as_secs_f64() * 1e6 / stats.rounds as f64;
+            let us = |d: Duration| d.as_secs_f64() * 1e6 / stats.rounds as f64;
             let idle = used.idle.as_secs_f64() / (used.idle + used.busy).as_secs_f64();
             (
                 us(stats.generation_time),
