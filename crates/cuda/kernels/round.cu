@@ -18,13 +18,17 @@ struct Resident {
     Drawing drawing;
 };
 
+#define FOUND 24u
+
 // DraftPart: what a draft has to do with a sequence.
 #define ENTERS 1u
 #define DRAFTS 2u
 
 struct Member {
-    u32 slot, nodes, depth, is_chain, is_fixed, part, pad0, pad1;
+    u32 slot, nodes, depth, is_chain, is_fixed, part, found_at, n_found;
     float trust[PATH];
+    u32 found[FOUND];  // what is taken to follow, from found_at committed tokens on
+    float found_logp[FOUND];
 };
 
 struct Terms {
@@ -79,7 +83,8 @@ struct Round {
     u32 block, mask_token, depths, k;
     u32 first_member, most_members, rows, max_pages, seqs, drawings, block_is_apart;
     u32 is_first;  // of the round's kernels
-    u32 drafting, pad;  // members that draft, at most
+    u32 drafting;   // members that draft, at most
+    u32 has_trees;  // there can be more to a tree than its root
 };
 
 __device__ __forceinline__ u64 now() {
@@ -280,6 +285,22 @@ __device__ void grow(Trees& t, u32 m, u32 k, u32 depth_limit, u32 n_drafts, bool
     if (lane == 0) t.size[m] = (u8)size;
 }
 
+// By a warp: the chain of what was found in the text, as far as that has gone along with it.
+__device__ void follow(Trees& t, u32 m, const Member& member, const Resident& r, u32 most) {
+    const u32 lane = threadIdx.x & 31, since = r.committed - member.found_at;
+    const bool goes_along = since < member.n_found && (since == 0 || member.found[since - 1] == r.root);
+    float weight = 0.0f;
+    u32 size = 1;
+    for (most = goes_along ? min(most, member.n_found - since) : 0; size <= most; size++) {
+        const float sum = member.found_logp[since + size - 1] + t.trust[m][size - 1];
+        weight += sum != sum ? -INFINITY_F : fminf(sum, 0.0f);
+        if (key_of(weight) == 0) break;
+        if (lane == 0) t.weight[m][size] = weight, t.depth[m][size] = (u8)size, t.parent[m][size] = (u8)(size - 1), t.rank[m][size] = 0;
+        if (lane < PATH) t.path[m][size][lane] = (u8)(lane + 1 < size ? lane + 1 : size);
+    }
+    if (lane == 0) t.size[m] = (u8)size;
+}
+
 // By a warp, a lane a tree: how many nodes of each are kept.
 __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
     const u32 lane = threadIdx.x & 31;
@@ -314,7 +335,7 @@ __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
     return wanted;
 }
 
-// Trees of those that do not draft are roots.
+// Trees of those that do not draft are what was found in their texts, or roots.
 extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_constant__ Round p) {
     extern __shared__ u32 room[];
     Trees& t = *(Trees*)room;
@@ -337,7 +358,11 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
         __syncwarp();
         // The target's own token comes on top, and nothing is written past the end.
         const u32 left = r.limit > r.committed + 2 ? r.limit - r.committed - 2 : 0;
-        grow(t, warp, k, min(min(left, member.depth), min(depths, PATH)), min(member.nodes, TREE_ROWS - 1), member.is_chain);
+        const u32 deepest = min(min(left, member.depth), PATH), nodes = min(member.nodes, TREE_ROWS - 1);
+        if (member.part == DRAFTS)
+            grow(t, warp, k, min(deepest, depths), nodes, member.is_chain);
+        else
+            follow(t, warp, member, r, p.has_trees ? min(deepest, nodes) : 0);
     }
     __syncthreads();
     if (warp == 0) {
@@ -357,14 +382,23 @@ extern "C" __global__ void __launch_bounds__(512) round_tree(const __grid_consta
     const auto candidate = [&](u32 m, u32 node) -> const Choice& {
         return p.choices[(here.nth[m] * p.depths + t.depth[m][node] - 1) * k + t.rank[m][node]];
     };
-    const auto token = [&](u32 m, u32 node) { return node == 0 ? lay.seqs[m].token : candidate(m, node).token; };
+    const auto member = [&](u32 m) -> const Member& { return p.terms->members[here.member[m]]; };
+    // Of a followed path the place among what was found.
+    const auto place = [&](u32 m, u32 node) { return here.known[m].committed - member(m).found_at + node - 1; };
+    const auto follows = [&](u32 m) { return here.part[m] != DRAFTS; };
+    const auto token = [&](u32 m, u32 node) {
+        return node == 0 ? lay.seqs[m].token : follows(m) ? member(m).found[place(m, node)] : candidate(m, node).token;
+    };
+    const auto logp = [&](u32 m, u32 node) {
+        return follows(m) ? member(m).found_logp[place(m, node)] : here.known[m].forced ? said(t.rank[m][node]) : candidate(m, node).logp;
+    };
     const auto parent = [&](u32 m, u32 node) { return node == 0 ? NONE : t.parent[m][node]; };
     const auto depth = [&](u32 m, u32 node) -> u32 { return t.depth[m][node]; };
     lay_rows(p, lay, lay.rows, token, parent, depth, [&](u32 m, u32 node, u32 d) -> u32 { return t.path[m][node][d]; });
     for (u32 r = threadIdx.x; r < lay.rows; r += blockDim.x) {
         const u32 m = seq_of(lay, r), node = r - lay.seqs[m].first;
         ((u32*)p.step.logit_rows)[r] = r;
-        p.between->logp[r] = node == 0 ? 0.0f : fminf(here.known[m].forced ? said(t.rank[m][node]) : candidate(m, node).logp, 0.0f);
+        p.between->logp[r] = node == 0 ? 0.0f : fminf(logp(m, node), 0.0f);
         p.between->log_weight[r] = t.weight[m][node];
     }
     u32* counts = (u32*)p.step.counts;

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use overdraft_plan::draw::Adjustment;
 use overdraft_plan::{
-    DraftPart, Fate, MAX_DRAFT_DEPTH, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, NO_PARENT,
-    NO_TOKEN, Outcome, PAGE, PlanId, Resident, RoundBlock, RoundId, RoundNode, RoundSpec, StateId, Terms,
+    DraftPart, Fate, MAX_DRAFT_DEPTH, MAX_FOUND, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE,
+    NO_PARENT, NO_TOKEN, Outcome, PAGE, PlanId, Resident, RoundBlock, RoundId, RoundNode, RoundSpec, StateId,
+    Terms,
 };
 
 use crate::backend::Cuda;
@@ -22,7 +23,7 @@ use crate::step_data::{ADJUSTMENT, DRAWING, StepLayout, StepView, drawing_words,
 const RING: usize = 4;
 /// Words of `Resident`, `Terms`, `Outcome` and `Between` of `round.cu`, and of parts of them.
 const RESIDENT: usize = 16 + DRAWING;
-const MEMBER: usize = 8 + MAX_DRAFT_DEPTH;
+const MEMBER: usize = 8 + MAX_DRAFT_DEPTH + 2 * MAX_FOUND;
 const WORTHS: usize = MAX_ROUND_ROWS + 4;
 const TERMS: usize = 4 + 2 * WORTHS + MAX_RESIDENTS * MEMBER;
 const FATES: usize = 12;
@@ -60,7 +61,7 @@ kernel_params!(RoundParams {
     block_is_apart: u32,
     is_first: u32,
     drafting: u32,
-    pad: u32,
+    has_trees: u32,
 });
 
 struct Prepared {
@@ -351,7 +352,7 @@ impl Cuda {
             block_is_apart: 0,
             is_first: 1,
             drafting: 0,
-            pad: 0,
+            has_trees: u32::from(spec.has_trees()),
         };
         let block = spec.draft.and_then(|draft| draft.block);
         let params = match spec.draft {
@@ -375,13 +376,13 @@ impl Cuda {
         };
         self.make_step(&verify, "round_tree", 512, TREE_BYTES, &params)?;
         ops::launch_all(&verify)?;
-        if block.is_none() {
+        if !spec.has_trees() {
             // Roots are all there is to keep.
             commit::keep_sure_taps(&verify)?;
         }
         let params = RoundParams { choices: verify.choice(spec.chosen), ..params };
         verify.launch(("round", "round_accept"), [1, 1, 1], 512, 0, &params)?;
-        if block.is_none() {
+        if !spec.has_trees() {
             return Ok(());
         }
         commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
@@ -472,9 +473,14 @@ fn pack(terms: &Terms, words: &mut [u32]) {
             DraftPart::Enters => 1,
             DraftPart::Drafts => 2,
         };
-        let head = [m.slot, m.nodes, m.depth, u32::from(m.is_chain), u32::from(m.is_fixed), part, 0, 0];
-        to[..8].copy_from_slice(&head);
-        to[8..].iter_mut().zip(&m.trust).for_each(|(to, from)| *to = from.to_bits());
+        let found = &m.found;
+        let (chain, fixed) = (u32::from(m.is_chain), u32::from(m.is_fixed));
+        to[..8].copy_from_slice(&[m.slot, m.nodes, m.depth, chain, fixed, part, found.at, found.n]);
+        let (trust, rest) = to[8..].split_at_mut(MAX_DRAFT_DEPTH);
+        let (tokens, logps) = rest.split_at_mut(MAX_FOUND);
+        trust.iter_mut().zip(&m.trust).for_each(|(to, from)| *to = from.to_bits());
+        tokens.copy_from_slice(&found.tokens);
+        logps.iter_mut().zip(&found.logps).for_each(|(to, from)| *to = from.to_bits());
     }
 }
 

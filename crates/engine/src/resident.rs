@@ -2,15 +2,15 @@
 //! looked at the last, so that a device never waits for it: what it decides (who takes part, how much is drafted) comes a
 //! round late, what a text is never depends on it.
 //!
-//! Those that draft and those that do not share a round, in which the latter have a row in verify alone; what of their taps has waited
-//! long enters the draft's context in it. Everything else is a step of `round.rs`: while prompts are read, and for texts whose tokens
+//! Those that draft and those that do not share a round. Of the latter what was found in the text itself is verified, as far as the text
+//! has gone along with it, and taps that have waited long enter the draft's context in it. Everything else is a step of `round.rs`: while prompts are read, and for texts whose tokens
 //! the host has to choose. Before one, what was asked for is taken to its end.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use overdraft_plan::{
-    BackendError, DraftPart, Fate, MAX_DRAFT_DEPTH, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS,
+    BackendError, DraftPart, Fate, Found, MAX_DRAFT_DEPTH, MAX_ENTERING, MAX_RESIDENTS, MAX_ROUND_ROWS,
     MAX_STOP_IDS, Member, NO_TOKEN, Outcome, PAGE, Resident, TAP_ROWS, Terms,
 };
 
@@ -24,7 +24,6 @@ use crate::round::{Part, Round};
 use crate::round_sizes::{BlockSize, Kinds, Size};
 use crate::sequence::Sequence;
 use crate::spec::budget::{Beside, Forecast};
-use crate::spec::calibration::Calibration;
 use crate::spec::policy::{Mode, Round as Decision};
 use crate::spec::together::Together;
 use crate::spec::tree::Source;
@@ -37,9 +36,9 @@ pub(crate) const FURTHEST: usize = AHEAD * MAX_ENTERING + SLACK;
 /// Taps of a text that does not draft enter with those of others when so many wait: so that texts which begin one by one come to
 /// enter together, and most rounds have none.
 const MAY_ENTER: usize = MAX_WAITING / 2;
-/// Tokens for each who writes that have to be found in their texts before rounds are left for steps, which hold up all. (Among sixteen
-/// one or another always finds something; in steps they wrote 0.79 of plain speed on an H200.)
-const WORTH_A_STEP: f64 = 0.25;
+/// Tokens found in a text that a round follows where its taps go on waiting, at most: with what the one before it leaves, all have
+/// places to wait.
+const FOLLOWED: usize = 7;
 /// What of the rows lately wanted is left by a round that wanted fewer.
 const WANTED_DECAY: f64 = 0.9;
 
@@ -80,6 +79,10 @@ pub(crate) struct Residence {
     is_over: bool,
     /// Rows lately wanted for verify, by all.
     wanted: f64,
+    /// What was found in texts that do not draft is worth its rows.
+    is_following: bool,
+    /// Those that could draft, and follow what was found in place of it.
+    instead: Vec<usize>,
     /// When the last round was taken.
     taken: Option<Instant>,
     pub(crate) terms: Terms,
@@ -95,6 +98,14 @@ impl Residence {
         let asked = self.flights.iter().filter_map(|f| f.members.iter().find(|m| m.id == seq.id));
         asked.fold(seq.committed - round.injected, |waiting, asked| {
             asked.most + if asked.part == DraftPart::Apart { waiting } else { 0 }
+        })
+    }
+
+    /// Of those, taps that are sure to wait.
+    fn surely_waiting(&self, seq: &Sequence, round: &Round) -> usize {
+        let asked = self.flights.iter().filter_map(|f| f.members.iter().find(|m| m.id == seq.id));
+        asked.fold(seq.committed - round.injected, |waiting, asked| {
+            1 + if asked.part == DraftPart::Apart { waiting } else { 0 }
         })
     }
 
@@ -139,7 +150,7 @@ impl Engine {
         let has_draft = self.draft.is_some();
         let Self { seqs, rounds, residence, cost, .. } = self;
         let known = |id| residence.known.iter().any(|k| k.id == id);
-        let (mut asking, mut found) = (0, 0.0);
+        let mut asking = 0;
         for (seq, round) in seqs.iter().zip(rounds.iter_mut()) {
             round.decision = None;
             if !seq.is_writing() {
@@ -148,7 +159,6 @@ impl Engine {
             let decision = round.policy.decide(cost, beside);
             round.decision = Some(decision);
             asking += usize::from(decision.forward);
-            found += found_in_text(round, &decision);
             let is_known = is_entering || known(seq.id);
             // What rows cost is measured by a step first: by it trees are cut, and drafting is weighed.
             let is_weighed = !decision.is_fixed || round.policy.mode() == Mode::Auto;
@@ -161,17 +171,38 @@ impl Engine {
                 return false;
             }
         }
-        // It is the host's to propose.
-        if found > WORTH_A_STEP * writers as f64 {
-            return false;
-        }
         let mut drafting = std::mem::take(&mut self.chosen);
         drafting.clear();
         if asking > 0 {
             self.choose_drafting(&mut drafting, 0, self.round_rows().saturating_sub(writers));
         }
         self.chosen = drafting;
+        self.weigh_found(writers);
         true
+    }
+
+    /// What was found in texts: one that drafts follows it instead where it promises more than its last tree did, and is free to; all
+    /// others do where that is worth the rows.
+    fn weigh_found(&mut self, writers: usize) {
+        let Self { rounds, residence, chosen, cost, .. } = self;
+        residence.instead.clear();
+        let mut alone = 0.0;
+        for (index, round) in rounds.iter_mut().enumerate() {
+            let Some(decision) = round.decision.filter(|decision| !decision.is_plain()) else { continue };
+            let tokens = round.drafter.unaided_tokens();
+            if !decision.forward {
+                alone += tokens;
+            } else if !decision.is_fixed && tokens > (round.forecast.tokens - 1.0).max(0.0) {
+                round.decision = Some(decision.without_forward(true));
+                residence.instead.push(index);
+            }
+        }
+        chosen.retain(|index| !residence.instead.contains(index));
+        let pays = |plain: f64| {
+            let with = cost.step_seconds(writers + alone.ceil() as usize).unwrap_or(plain);
+            alone * plain > writers as f64 * (with - plain)
+        };
+        residence.is_following = alone > 0.0 && cost.step_seconds(writers).is_none_or(pays);
     }
 
     pub(crate) fn has_room_for_rounds(&self) -> bool {
@@ -219,15 +250,17 @@ impl Engine {
         residence.terms.members.clear();
         let entering = self.choose_parts(residence, &mut members);
         let writers = members.len();
-        let size = if members.iter().any(|m| m.part == DraftPart::Drafts) {
-            let (rows, block) = self.drafted_size(residence, &mut members);
-            Size::drafted(writers, rows, self.round_rows(), entering, block)
+        let has_trees = residence.terms.members.iter().any(|m| m.nodes > 0 || m.part == DraftPart::Drafts);
+        let size = if has_trees {
+            let (rows, block) = self.size_with_trees(residence, &mut members);
+            Size::with_trees(writers, rows, self.round_rows(), entering, block)
         } else {
             Size::plain(writers, entering)
         };
         let (prepared, is_first) = self.prepared_round(&mut residence.kinds, size)?;
         let deepest = prepared.size.block().map_or(0, |block| block.depths);
-        members.iter_mut().for_each(|m| m.most = m.most.min(1 + deepest));
+        let drafting = members.iter_mut().filter(|m| m.part == DraftPart::Drafts);
+        drafting.for_each(|m| m.most = m.most.min(1 + deepest));
         self.tell(residence)?;
         self.backend.run_round(prepared.id, self.state, &residence.terms)?;
         let is_roomy = prepared.size != size;
@@ -246,8 +279,12 @@ impl Engine {
             let all = self.seqs.iter().zip(&self.rounds).enumerate();
             all.filter(|(_, (seq, round))| seq.is_writing() && round.decision.is_some())
         };
+        let sure = |residence: &Residence, seq: &Sequence, round: &Round| {
+            if can_enter(round) { residence.surely_waiting(seq, round) } else { 0 }
+        };
         let any = !self.chosen.is_empty()
-            || writers().any(|(_, (seq, round))| waiting(residence, seq, round) >= MAX_WAITING);
+            || !residence.instead.is_empty()
+            || writers().any(|(_, (seq, round))| sure(residence, seq, round) >= MAX_WAITING);
         // Rounds under way add at most as many as they have rows.
         let (mut most, mut known) = (0, residence.flights.iter().map(|f| f.size.rows).sum());
         for (index, (seq, round)) in writers() {
@@ -255,31 +292,46 @@ impl Engine {
             let waiting = waiting(residence, seq, round);
             let part = match self.chosen.contains(&index) {
                 true => DraftPart::Drafts,
-                false if any && waiting >= MAY_ENTER => DraftPart::Enters,
+                // It keeps up with the draft.
+                false if residence.instead.contains(&index) => DraftPart::Enters,
+                false if any && sure(residence, seq, round) >= MAY_ENTER => DraftPart::Enters,
                 false => DraftPart::Apart,
             };
             if part != DraftPart::Apart {
                 most += waiting;
                 known += if residence.is_entering(seq.id) { 0 } else { seq.committed - round.injected };
             }
-            residence.terms.members.push(member(part, seq, round, &decision));
+            let mut member = member(part, seq, round, &decision);
+            let is_instead = residence.instead.contains(&index);
+            if is_instead || residence.is_following && part != DraftPart::Drafts && !decision.is_plain() {
+                let left = if part == DraftPart::Apart { waiting } else { 0 };
+                let most = if is_instead { MAX_DRAFT_DEPTH } else { FOLLOWED };
+                follow_found(&mut member, seq, round, &decision, most.min(TAP_ROWS.saturating_sub(left + 1)));
+            }
+            residence.terms.members.push(member);
             members.push(Asked { id: seq.id, slot: seq.slot, decision, part, most: 1 });
         }
         most.min(known)
     }
 
-    /// Rows and passes of a round in which some draft; their terms say what rows are worth. Where all trees are free the draft is
-    /// asked as deep as they have been lately.
-    fn drafted_size(&mut self, residence: &mut Residence, members: &mut [Asked]) -> (usize, BlockSize) {
+    /// Rows of a round with trees, and its passes where some draft; their terms say what rows are worth. Where all trees are free the
+    /// draft is asked as deep as they have been lately.
+    fn size_with_trees(
+        &mut self,
+        residence: &mut Residence,
+        members: &mut [Asked],
+    ) -> (usize, Option<BlockSize>) {
         let terms = &mut residence.terms;
         let drafting = || members.iter().filter(|m| m.part == DraftPart::Drafts).map(|m| m.decision);
         let free = || drafting().filter(|decision| !decision.is_fixed);
         let fixed: usize = terms.members.iter().filter(|m| m.is_fixed).map(|m| m.nodes as usize).sum();
         let rate = free().filter_map(|decision| decision.rate()).reduce(f64::max);
         let (writers, seqs) = (members.len(), drafting().count());
-        let all_free = free().count() == seqs;
+        let is_free = |m: &Asked| !m.decision.is_fixed || m.decision.is_plain();
+        let all_free = members.iter().all(is_free);
         let sure = Beside { rows: writers, tokens: writers as f64, drafting: 0 };
-        let draft_seconds = self.cost.draft_seconds_of(seqs).unwrap_or(0.0);
+        let draft_seconds = if seqs > 0 { self.cost.draft_seconds_of(seqs) } else { None };
+        let draft_seconds = draft_seconds.unwrap_or(0.0);
         let room = self.round_rows().saturating_sub(writers);
         let most = Together { cost: &self.cost, sure, draft_seconds, rate, room }.price_rows(terms);
         // Nobody grows a tree only to have it cut.
@@ -292,7 +344,9 @@ impl Engine {
         let rows = (writers + fixed).max(if all_free { residence.wanted.ceil() as usize } else { 0 });
         let all = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts().min(MAX_DRAFT_DEPTH));
         let depths = if all_free { self.reach.depths(all) } else { all };
-        (rows.max(writers + 1), BlockSize::new(seqs, writers, depths, all))
+        let block = (seqs > 0).then(|| BlockSize::new(seqs, writers, depths, all));
+        let most = writers + terms.members.iter().map(|m| m.nodes as usize).sum::<usize>();
+        (rows.min(most).max(writers + 1), block)
     }
 
     /// What became of a round: texts go on, and what there is to learn is learned.
@@ -338,7 +392,8 @@ impl Engine {
                 continue;
             }
             (round.decision, round.plain) = (Some(*decision), why_plain(round.policy.mode(), decision));
-            retrace(seq, round, outcome, fate)?;
+            let source = if *part == DraftPart::Drafts { Source::Draft } else { Source::NGram };
+            retrace(seq, round, outcome, fate, source)?;
             self.step_sum.tokens += round.forecast.tokens.max(1.0);
             parts.push(Part::of_round(index, fate.first));
         }
@@ -356,6 +411,8 @@ impl Engine {
         let deepest = depths.max().unwrap_or(0);
         if drafting > 0 {
             self.reach.learn(deepest);
+        }
+        if flight.size.has_trees() {
             residence.wanted = (residence.wanted * WANTED_DECAY).max(f64::from(outcome.wanted_rows));
         }
         if !flight.is_first && !flight.is_roomy && drafting > 0 {
@@ -418,7 +475,22 @@ fn member(part: DraftPart, seq: &Sequence, round: &Round, decision: &Decision) -
         depth,
         is_chain: decision.is_chain(),
         is_fixed: decision.is_fixed,
-        trust: round.drafter.learned().map_or(Default::default(), Calibration::trust_in_draft),
+        trust: trust_in(round, Source::Draft),
+        found: Found::NOTHING,
+    }
+}
+
+fn trust_in(round: &Round, source: Source) -> [f32; MAX_DRAFT_DEPTH] {
+    round.drafter.learned().map_or(Default::default(), |learned| learned.trust_in(source))
+}
+
+/// What is taken to follow the text as it is known here, up to so many tokens of it.
+fn follow_found(member: &mut Member, seq: &Sequence, round: &Round, decision: &Decision, most: usize) {
+    let found = Found { at: seq.committed as u32, ..round.drafter.unaided_path() };
+    let (depth, nodes) = round.tree.most();
+    if found.n > 0 {
+        (member.depth, member.nodes) = (depth.min(most as u32), decision.limit.min(nodes).min(most) as u32);
+        (member.trust, member.found) = (trust_in(round, Source::NGram), found);
     }
 }
 
@@ -431,23 +503,15 @@ fn can_reside(seq: &Sequence, round: &mut Round, listed_room: usize) -> bool {
         && round.tree.gate().is_none()
 }
 
-/// Tokens that what was found in the text itself may bring beyond what the last tree has brought.
-fn found_in_text(round: &Round, decision: &Decision) -> f64 {
-    if decision.is_plain() {
-        return 0.0;
-    }
-    (round.drafter.unaided_tokens() - (round.forecast.tokens - 1.0).max(0.0)).max(0.0)
-}
-
 /// The tree that was verified, as the host would have made it. What lies behind a node that nothing was chosen after is left
 /// out, so that this node is the last of its path.
-fn retrace(seq: &Sequence, round: &mut Round, outcome: &Outcome, fate: &Fate) -> Result<()> {
+fn retrace(seq: &Sequence, round: &mut Round, outcome: &Outcome, fate: &Fate, source: Source) -> Result<()> {
     let nodes = outcome.nodes_of(fate);
     round.tree.clear(seq.tokens[seq.tokens.len() - 1]);
     let until = fate.doubt.map_or(nodes.len(), |doubt| doubt as usize);
     for node in &nodes[1..until] {
         let above = nodes[node.parent as usize].log_weight;
-        round.tree.push_believed(node.parent, node.token, node.logp, node.log_weight - above, Source::Draft);
+        round.tree.push_believed(node.parent, node.token, node.logp, node.log_weight - above, source);
     }
     round.forecast = Forecast::of(&round.tree);
     let is_same = nodes[0].token == round.tree.nodes()[0].token && round.tree.len() == until;

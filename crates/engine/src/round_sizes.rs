@@ -78,17 +78,23 @@ impl Size {
         Self { seqs: rows, rows, draft: (entering > 0).then_some(draft) }
     }
 
-    /// Some draft; of `rows` there are at most so many.
-    pub(crate) fn drafted(
+    /// There are trees, by passes of the draft or without; of `rows` there are at most so many.
+    pub(crate) fn with_trees(
         writers: usize,
         rows: usize,
         most_rows: usize,
         entering: usize,
-        block: BlockSize,
+        block: Option<BlockSize>,
     ) -> Self {
-        let draft = DraftSize { entering: at_least(&ENTERING, entering), block: Some(block) };
-        let rows = at_least(&ROWS, rows).min(most_rows);
-        Self { seqs: at_least(&SEQS, writers), rows, draft: Some(draft) }
+        let seqs = at_least(&SEQS, writers);
+        let draft = DraftSize { entering: at_least(&ENTERING, entering), block };
+        let rows = at_least(&ROWS, rows.max(seqs + 1)).min(most_rows);
+        Self { seqs, rows, draft: (entering > 0 || block.is_some()).then_some(draft) }
+    }
+
+    /// [`RoundSpec::has_trees`]
+    pub(crate) fn has_trees(&self) -> bool {
+        self.block().is_some() || self.rows > self.seqs
     }
 
     pub(crate) fn block(&self) -> Option<BlockSize> {
@@ -99,6 +105,7 @@ impl Size {
     fn covers(&self, other: &Self) -> bool {
         let has_room = self.seqs >= other.seqs && (other.rows..=MOST_TIMES * other.rows).contains(&self.rows);
         has_room
+            && self.has_trees() == other.has_trees()
             && match (self.draft, other.draft) {
                 (None, None) => true,
                 (Some(mine), Some(wanted)) => {
@@ -256,12 +263,12 @@ impl Engine {
             let rows = writers + nodes;
             // Others may enter beside one that tries.
             let entering = if drafting < writers { INJECT_ROWS } else { drafting * (1 + depths) };
-            Size::drafted(
+            Size::with_trees(
                 writers,
                 rows,
                 self.round_rows(),
                 entering,
-                BlockSize::new(drafting, writers, depths, all),
+                Some(BlockSize::new(drafting, writers, depths, all)),
             )
         };
         match self.config.budget.filter(|_| self.config.draft_mode != Mode::Auto) {
@@ -278,6 +285,11 @@ impl Engine {
         if self.config.draft_mode == Mode::Auto {
             sizes.extend(counts.iter().map(|n| Size::plain(*n, n * MAX_WAITING)));
         }
+        if self.config.draft_mode == Mode::Auto && self.config.lookup {
+            let rows = |n: usize| (2 * n).max(MAX_DRAFT_DEPTH + 1);
+            let following = |n, entering| Size::with_trees(n, rows(n), self.round_rows(), entering, None);
+            sizes.extend(counts.iter().flat_map(|n| [following(*n, 0), following(*n, n * MAX_WAITING)]));
+        }
         sizes
     }
 }
@@ -290,7 +302,7 @@ mod tests {
 
     fn drafted(writers: usize, drafting: usize, rows: usize, entering: usize, depths: usize) -> Size {
         let block = BlockSize::new(drafting, writers, depths, ALL);
-        Size::drafted(writers, rows, MAX_ROUND_ROWS, entering, block)
+        Size::with_trees(writers, rows, MAX_ROUND_ROWS, entering, Some(block))
     }
 
     #[test]

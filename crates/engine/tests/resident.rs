@@ -12,7 +12,8 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::spec::forced::Forced;
 use overdraft_engine::spec::policy::Mode;
 use overdraft_engine::{
-    Drawing, Engine, EngineConfig, Event, Finish, Options, Request, Sampling, SeqId, Speculative, Witness,
+    Drawing, Engine, EngineConfig, Event, Finish, Options, Origin, Request, Sampling, SeqId, Speculative,
+    Witness,
 };
 use overdraft_formats::tokenizer::Specials;
 use overdraft_plan::{Backend, BackendError, Choice, DefinedRounds, NO_TOKEN, PlanId, StateId, Step};
@@ -222,6 +223,35 @@ fn texts_that_draft_and_texts_that_do_not_share_rounds() {
             // Those that never draft need 60 each, beside whom the others draft.
             let rounds = count.load(Ordering::Relaxed);
             assert!(rounds > 2 * 50, "{mode:?} {budget:?}: only {rounds} rounds");
+        }
+    }
+}
+
+#[test]
+fn what_is_found_in_a_text_is_followed_in_rounds_of_the_backend() {
+    for (mode, budget) in [(Mode::Chain, Some(5)), (Mode::Tree, None), (Mode::Auto, None)] {
+        let config = EngineConfig { lookup: true, ..config(mode, budget, Witness::None) };
+        let rounds = DefinedRounds::new(Cpu::new(1));
+        let [(mut own, _), (mut resident, count)] = both_with(rounds, DemoPair::TargetAlone, config);
+        for n in [1, 5] {
+            // Long enough to come to repeat themselves, and long past 16 taps.
+            let requests: Vec<Request> = PROMPTS[..n].iter().map(|p| request(&own, p, 120)).collect();
+            let wanted = write(&mut own, &requests, 2);
+            let ids: Vec<SeqId> = requests.iter().map(|r| resident.admit(r.clone()).unwrap()).collect();
+            let mut got: Vec<Text> = ids.iter().map(|_| Text::default()).collect();
+            let (before, mut accepted) = (count.load(Ordering::Relaxed), 0);
+            while !resident.is_idle() {
+                for event in resident.step().unwrap() {
+                    accepted += usize::from(event.origin == Origin::Accepted);
+                    got[ids.iter().position(|id| *id == event.seq).unwrap()].add(event);
+                }
+            }
+            assert_eq!(got, wanted, "{n} with {mode:?} {budget:?}");
+            let rounds = count.load(Ordering::Relaxed) - before;
+            assert!(rounds > 20, "{n} with {mode:?} {budget:?}: only {rounds} rounds");
+            // How much of it is worth its rows, where that is asked, is by this machine's time.
+            let enough = budget.is_none() || accepted > 10;
+            assert!(enough, "{n} with {mode:?} {budget:?}: only {accepted} came true in {rounds} rounds");
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::backend::{Backend, BackendError, PlanId, StateId};
 use crate::draw::{Adjustment, Drawing};
 use crate::op::NO_TOKEN;
 use crate::round::{
-    DraftPart, Fate, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundBlock, RoundId, RoundNode,
-    RoundSpec, Terms,
+    DraftPart, Fate, Found, MAX_LISTED, MAX_STOP_IDS, Member, Outcome, Resident, RoundBlock, RoundId,
+    RoundNode, RoundSpec, Terms,
 };
-use crate::round_definition::{accept, cut, grow};
+use crate::round_definition::{accept, cut, follow, grow};
 use crate::step::{NO_PARENT, Step};
 
 struct Kept {
@@ -101,9 +101,10 @@ impl HostRounds {
             kept.is_some_and(|k| k.resident.is_active)
         };
         let members: Vec<Member> = terms.members.iter().filter(is_on).copied().collect();
-        // Roots, where nothing else comes of the draft.
+        let has_trees = spec.has_trees();
+        let bare = |m: &Member| if has_trees { *m } else { Member { found: Found::NOTHING, ..*m } };
         let mut trees: Vec<Vec<RoundNode>> =
-            members.iter().map(|m| grow(&self.kept(m).resident, m, &[], 1)).collect();
+            members.iter().map(|m| follow(&self.kept(m).resident, &bare(m))).collect();
         if let Some(draft) = &spec.draft {
             self.inject(backend, draft.inject, state, &members)?;
             if let Some(block) = &draft.block {

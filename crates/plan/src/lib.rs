@@ -24,8 +24,9 @@ pub use op::*;
 pub use plan::{Act, ActSpec, Choice, KeptRows, Plan, RowSet};
 pub use recorder::Recorder;
 pub use round::{
-    DraftPart, Fate, MAX_ENTERING, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS, MAX_ROUND_TREE, MAX_STOP_IDS,
-    Member, Outcome, Pace, Resident, RoundBlock, RoundDraft, RoundId, RoundNode, RoundSpec, Terms,
+    DraftPart, Fate, Found, MAX_ENTERING, MAX_FOUND, MAX_LISTED, MAX_RESIDENTS, MAX_ROUND_ROWS,
+    MAX_ROUND_TREE, MAX_STOP_IDS, Member, Outcome, Pace, Resident, RoundBlock, RoundDraft, RoundId,
+    RoundNode, RoundSpec, Terms,
 };
 pub use round_definition::{accept, cut, grow};
 pub use state::{

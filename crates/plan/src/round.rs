@@ -21,6 +21,9 @@ pub const MAX_LISTED: usize = 8192;
 /// Rows that a sequence can have waiting for the draft when a round begins: a root and the deepest path.
 pub const MAX_ENTERING: usize = MAX_DRAFT_DEPTH + 1;
 
+/// Tokens of a path that was found in a text itself: as many as a round can verify, and those that the ones before it write meanwhile.
+pub const MAX_FOUND: usize = 24;
+
 /// A round made ready for replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundId(pub u32);
@@ -38,6 +41,13 @@ pub struct RoundSpec {
     pub rows: usize,
     /// Positions that a sequence may have, and that its page tables have entries for.
     pub positions: usize,
+}
+
+impl RoundSpec {
+    /// Whether there can be more to a tree than its root.
+    pub fn has_trees(&self) -> bool {
+        self.draft.is_some_and(|draft| draft.block.is_some()) || self.rows > self.seqs
+    }
 }
 
 /// The draft's part of a round.
@@ -124,12 +134,34 @@ pub struct Resident {
 /// What a draft has to do with a sequence in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftPart {
-    /// Nothing: its tree is its root, and its taps go on waiting.
+    /// Nothing: its taps go on waiting.
     Apart,
-    /// Its waiting taps enter the draft's context; its tree is its root.
+    /// Its waiting taps enter the draft's context.
     Enters,
     /// They enter, and it drafts.
     Drafts,
+}
+
+/// What the host takes to follow a text that does not draft, by what followed the same tokens before. It was found a round or two ago:
+/// the text has to have gone along with it since.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    /// Tokens committed then: the first of these comes behind the root of then.
+    pub at: u32,
+    pub n: u32,
+    pub tokens: [u32; MAX_FOUND],
+    pub logps: [f32; MAX_FOUND],
+}
+
+impl Found {
+    pub const NOTHING: Self = Self { at: 0, n: 0, tokens: [0; MAX_FOUND], logps: [0.0; MAX_FOUND] };
+
+    /// How many of them the text has gone along with, if its root is the last of those.
+    pub fn since(&self, resident: &Resident) -> Option<usize> {
+        let since = resident.committed.checked_sub(self.at)? as usize;
+        let goes_along = since == 0 || self.tokens.get(since - 1) == Some(&resident.root);
+        (since < self.n as usize && goes_along).then_some(since)
+    }
 }
 
 /// A sequence's part of what the host has a say in.
@@ -143,8 +175,9 @@ pub struct Member {
     pub is_chain: bool,
     /// All its nodes are verified, whatever they are worth.
     pub is_fixed: bool,
-    /// Added to the draft's log-probabilities, by depth from 1.
+    /// Added to log-probabilities, by depth from 1: the draft's, or those of what was found.
     pub trust: [f32; MAX_DRAFT_DEPTH],
+    pub found: Found,
 }
 
 /// What the host has a say in, a round late at most.

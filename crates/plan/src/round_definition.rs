@@ -13,16 +13,8 @@ use crate::step::NO_PARENT;
 /// joins that its parent has not tried yet; among equals the one whose parent joined first. Of one that does not draft it is the
 /// root.
 pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: usize) -> Vec<RoundNode> {
-    let root = RoundNode {
-        token: resident.root,
-        parent: NO_PARENT,
-        logp: 0.0,
-        log_weight: 0.0,
-        chosen: (NO_TOKEN, 0.0),
-    };
-    // The target's own token comes on top, and nothing is written past the end.
-    let left = resident.limit.saturating_sub(resident.committed + 2);
-    let depth = left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize;
+    let root = root(resident);
+    let depth = deepest(resident, member);
     let depth = if member.part == DraftPart::Drafts { depth.min(candidates.len() / k) } else { 0 };
     let said = |depth: usize, rank: usize| {
         let (token, logp) = candidates[depth * k + rank];
@@ -49,6 +41,42 @@ pub fn grow(resident: &Resident, member: &Member, candidates: &[(u32, f32)], k: 
         tried.push(0);
     }
     nodes
+}
+
+/// The chain of what was found in the text, as far as that has gone along with it; the root alone where it has not, or nothing was.
+pub(crate) fn follow(resident: &Resident, member: &Member) -> Vec<RoundNode> {
+    let root = root(resident);
+    let mut nodes = vec![root];
+    let found = &member.found;
+    let since = found.since(resident).filter(|_| member.part != DraftPart::Drafts);
+    let Some(since) = since else { return nodes };
+    let most = deepest(resident, member).min(member.nodes as usize);
+    let path = found.tokens.iter().zip(&found.logps).take(found.n as usize).skip(since).take(most);
+    for ((token, logp), trust) in path.zip(member.trust) {
+        let above = nodes.len() - 1;
+        let log_weight = nodes[above].log_weight + believed(*logp, trust);
+        if !log_weight.is_finite() {
+            break;
+        }
+        nodes.push(RoundNode {
+            token: *token,
+            parent: above as u32,
+            logp: logp.min(0.0),
+            log_weight,
+            ..root
+        });
+    }
+    nodes
+}
+
+fn root(resident: &Resident) -> RoundNode {
+    RoundNode { token: resident.root, parent: NO_PARENT, logp: 0.0, log_weight: 0.0, chosen: (NO_TOKEN, 0.0) }
+}
+
+/// The target's own token comes on top, and nothing is written past the end.
+fn deepest(resident: &Resident, member: &Member) -> usize {
+    let left = resident.limit.saturating_sub(resident.committed + 2);
+    left.min(member.depth).min(MAX_DRAFT_DEPTH as u32) as usize
 }
 
 /// Never above certainty; no number at all is taken as impossible.
@@ -168,7 +196,7 @@ fn forced_path(resident: &mut Resident, nodes: &[RoundNode]) -> Option<Vec<u32>>
 mod tests {
     use super::*;
     use crate::draw::Drawing;
-    use crate::round::MAX_STOP_IDS;
+    use crate::round::{Found, MAX_FOUND, MAX_STOP_IDS};
 
     const RESIDENT: Resident = Resident {
         slot: 0,
@@ -192,6 +220,7 @@ mod tests {
             is_chain: false,
             is_fixed: true,
             trust: [0.0; MAX_DRAFT_DEPTH],
+            found: Found::NOTHING,
         }
     }
 
@@ -243,6 +272,37 @@ mod tests {
         ];
         for (what, resident, member, wanted) in rows {
             assert_eq!(tokens(&grow(&resident, &member, &offered, 3)), wanted, "{what}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_is_followed_while_the_text_goes_along_with_it() {
+        let found = |at| {
+            let mut found = Found { at, n: 4, logps: [-0.5; MAX_FOUND], ..Found::NOTHING };
+            found.tokens[..4].copy_from_slice(&[5, 7, 6, 7]);
+            found
+        };
+        let apart = |at| Member { part: DraftPart::Apart, found: found(at), ..member(5) };
+        // The root is 7, with 10 committed.
+        type Row = (&'static str, Resident, Member, &'static [u32]);
+        let rows: [Row; 9] = [
+            ("found just now", RESIDENT, apart(10), &[5, 7, 6, 7]),
+            ("a token ago, and another came", RESIDENT, apart(9), &[]),
+            ("two tokens ago", RESIDENT, apart(8), &[6, 7]),
+            ("all of it came", RESIDENT, apart(6), &[]),
+            ("longer ago", RESIDENT, apart(2), &[]),
+            ("no more nodes than asked", RESIDENT, Member { nodes: 2, ..apart(10) }, &[5, 7]),
+            ("no deeper than asked", RESIDENT, Member { depth: 1, ..apart(10) }, &[5]),
+            ("two tokens are left", Resident { limit: 13, ..RESIDENT }, apart(10), &[5]),
+            ("one that drafts", RESIDENT, Member { found: found(10), ..member(5) }, &[]),
+        ];
+        for (what, resident, member, wanted) in rows {
+            let nodes = follow(&resident, &member);
+            let got: Vec<u32> = nodes[1..].iter().map(|n| n.token).collect();
+            assert_eq!(got, wanted, "{what}");
+            for (i, node) in nodes.iter().enumerate().skip(1) {
+                assert_eq!((node.parent, node.log_weight), (i as u32 - 1, -0.5 * i as f32), "{what}");
+            }
         }
     }
 

@@ -79,8 +79,17 @@ impl Pair<'_> {
                 Box::new(rounds)
             }
         };
-        let config =
-            EngineConfig { context: 1024, max_seqs: MOST, draft_mode, budget, witness, ..Default::default() };
+        // As the program has it: `auto` looks in the text too, and without a draft that is all there is.
+        let lookup = draft_mode == Mode::Auto || !has_draft && draft_mode != Mode::Off;
+        let config = EngineConfig {
+            context: 1024,
+            max_seqs: MOST,
+            draft_mode,
+            budget,
+            lookup,
+            witness,
+            ..Default::default()
+        };
         let mut engine = Engine::new(decoder, draft, tokenizer, backend, config).unwrap();
         // The definition's rounds are counted.
         if by == By::Device {
@@ -178,6 +187,10 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         (MOST, "counted", &counted, &MODES[..1]),
         (MOST, "greedy", &greedy, &MODES[3..]),
         (MOST, "hot", &hot, &MODES[4..]),
+        // What is found in the text is all that is guessed.
+        (1, "found", &greedy, &MODES[..1]),
+        (5, "found and counted", &counted, &MODES[..1]),
+        (MOST, "found", &greedy, &MODES[..1]),
         (5, "mixed", &greedy, &MODES[..2]),
         (5, "mixed and drawn", &drawn, &MODES[4..]),
         (MOST, "mixed", &counted, &MODES[..1]),
@@ -188,10 +201,10 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
             continue;
         }
         let crowd = Crowd { n, sampling, is_mixed: kind.starts_with("mixed") };
-        let has_draft = modes[0] != PLAIN;
+        let has_draft = modes[0] != PLAIN && !kind.starts_with("found");
         let engine = |mode, witness, by| pair.engine(mode, witness, by, has_draft);
         let plain = write(&mut engine(PLAIN, Witness::Fingerprints, By::Steps).0, crowd);
-        if !has_draft {
+        if modes[0] == PLAIN {
             let (mut steps, _) = engine(PLAIN, Witness::None, By::Steps);
             write(&mut steps, crowd);
             println!("{PLAIN:?}, {n} {kind}, as steps:");

@@ -80,9 +80,9 @@ impl Calibration {
         if believed.is_nan() { f32::NEG_INFINITY } else { believed.min(0.0) }
     }
 
-    /// What is added to the draft's log-probabilities, by depth from 1.
-    pub fn trust_in_draft(&self) -> [f32; MAX_DRAFT_DEPTH] {
-        self.draft.log_factors
+    /// What is added to a source's log-probabilities, by depth from 1.
+    pub fn trust_in(&self, source: Source) -> [f32; MAX_DRAFT_DEPTH] {
+        self.scale(source).log_factors
     }
 
     /// The factor on probabilities of `source` at `depth` (from 1).

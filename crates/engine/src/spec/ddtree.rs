@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_round_of_the_backend_is_defined_to_grow_the_same_tree() {
-        use overdraft_plan::{DraftPart, MAX_STOP_IDS, Member, NO_TOKEN, Resident};
+        use overdraft_plan::{DraftPart, Found, MAX_STOP_IDS, Member, NO_TOKEN, Resident};
         let resident = Resident {
             slot: 0,
             committed: 5,
@@ -228,7 +228,7 @@ mod tests {
         for _ in 0..40 {
             let candidates = random_candidates(&mut random, 12, 9, false);
             for (is_chain, nodes) in [(true, 7), (true, 20), (false, 1), (false, 15), (false, 63)] {
-                let trust = Calibration::default().trust_in_draft();
+                let trust = Calibration::default().trust_in(Source::Draft);
                 let member = Member {
                     slot: 0,
                     part: DraftPart::Drafts,
@@ -237,6 +237,7 @@ mod tests {
                     is_chain,
                     is_fixed: true,
                     trust,
+                    found: Found::NOTHING,
                 };
                 let defined = overdraft_plan::grow(&resident, &member, &candidates.concat(), 12);
                 let tree = grow(&candidates, if is_chain { 1 } else { usize::MAX }, nodes as usize);

@@ -5,6 +5,8 @@
 //! segment, and the drafter is handed the tree that came of it: to ask the host after every pass whose children it
 //! should look at would cost a read-back each, for what a top-k on the device decides as well.
 
+use overdraft_plan::Found;
+
 use super::accept::Verdict;
 use super::budget::{Forecast, Growth};
 use super::calibration::Calibration;
@@ -58,6 +60,11 @@ pub trait Drafter {
     /// Tokens expected of what it would propose without one at this place of the text.
     fn unaided_tokens(&self) -> f64 {
         0.0
+    }
+
+    /// What it would propose without one, further than a tree goes.
+    fn unaided_path(&self) -> Found {
+        Found::NOTHING
     }
 
     /// Fills the tree and cuts it where `growth` says.
@@ -154,6 +161,15 @@ impl Drafter for BlockDraft {
             Some(f64::from(*sum).exp())
         });
         weights.sum()
+    }
+
+    fn unaided_path(&self) -> Found {
+        let mut found = Found::NOTHING;
+        let places = found.tokens.iter_mut().zip(&mut found.logps);
+        let path = self.ngram.iter().flat_map(NGramIndex::follow);
+        let filled = places.zip(path).map(|((token, logp), (what, said))| (*token, *logp) = (what, said));
+        found.n = filled.count() as u32;
+        found
     }
 
     fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {

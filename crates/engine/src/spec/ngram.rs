@@ -86,12 +86,17 @@ impl NGramIndex {
     }
 
     /// Up to [`MAX_DRAFT_DEPTH`] tokens that followed the longest, most recent match, with what they are worth.
-    /// Where the match reaches the end of the text it goes on with itself, so a repeated line stays repeated.
     pub fn propose(&self) -> impl Iterator<Item = (u32, f32)> {
+        self.follow().take(MAX_DRAFT_DEPTH)
+    }
+
+    /// As many as are asked for. Where the match reaches the end of the text it goes on with itself, so a repeated line stays
+    /// repeated.
+    pub fn follow(&self) -> impl Iterator<Item = (u32, f32)> {
         let found = self.longest_match();
         let period = found.map_or(1, |m| self.history.len() - m.follows_at);
         let mut ended = found.is_none();
-        (0..MAX_DRAFT_DEPTH).map_while(move |i| {
+        (0..).map_while(move |i: usize| {
             let m = found.filter(|_| !ended)?;
             let token = self.history[m.follows_at + i % period];
             ended = self.ends.contains(&token);
