@@ -82,7 +82,8 @@ impl Engine {
         if writers > 1 && most > 0 {
             let weights = self.prospect.weights().filter(|_| self.trials.may_draft());
             most = weights.map_or(0, |weights| together.best_drafting(asking, &weights[..depth]));
-            is_try = most == 0 && self.trials.may_draft();
+            // What the last try has cost is known first.
+            is_try = most == 0 && self.trials.may_draft() && !self.residence.is_trying();
             most += usize::from(is_try);
         }
         if most < asking {

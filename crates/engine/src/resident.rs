@@ -109,6 +109,11 @@ impl Residence {
         })
     }
 
+    /// Whether one drafts in a round under way for what there is to learn.
+    pub(crate) fn is_trying(&self) -> bool {
+        self.flights.iter().flat_map(|f| &f.members).any(|m| m.decision.is_try)
+    }
+
     /// Whether its taps enter in a round under way.
     fn is_entering(&self, id: SeqId) -> bool {
         let mut asked = self.flights.iter().flat_map(|f| &f.members);
@@ -415,7 +420,8 @@ impl Engine {
         if flight.size.has_trees() {
             residence.wanted = (residence.wanted * WANTED_DECAY).max(f64::from(outcome.wanted_rows));
         }
-        if !flight.is_first && !flight.is_roomy && drafting > 0 {
+        // Also in a round with more room than was wanted: else passes would seem to cost nothing while kinds are new.
+        if !flight.is_first && drafting > 0 {
             self.cost.learn_drafts(drafting, outcome.draft_seconds);
         }
         if !flight.is_first && !outcome.nodes.is_empty() {
