@@ -13,6 +13,7 @@ use crate::engine::{Engine, SLACK};
 use crate::error::Result;
 use crate::plans::{CANDIDATES, Ready, Use, Wanted};
 use crate::propose::{INJECT_ROWS, MAX_WAITING};
+use crate::resident::FOLLOWERS;
 use crate::spec::policy::Mode;
 
 // Each combination of these is a round of its own to be recorded, and a device keeps 32 as graphs. Its first two runs are launched
@@ -271,6 +272,9 @@ impl Engine {
                 Some(BlockSize::new(drafting, writers, depths, all)),
             )
         };
+        if self.config.draft_mode == Mode::Auto {
+            sizes.extend(counts.iter().map(|n| Size::plain(*n, n * MAX_WAITING)));
+        }
         match self.config.budget.filter(|_| self.config.draft_mode != Mode::Auto) {
             Some(nodes) => sizes.extend(counts.iter().map(|n| drafted(*n, *n, n * nodes, all))),
             None => {
@@ -282,13 +286,11 @@ impl Engine {
                 }
             }
         }
-        if self.config.draft_mode == Mode::Auto {
-            sizes.extend(counts.iter().map(|n| Size::plain(*n, n * MAX_WAITING)));
-        }
         if self.config.draft_mode == Mode::Auto && self.config.lookup {
             let rows = |n: usize| (2 * n).max(MAX_DRAFT_DEPTH + 1);
             let following = |n, entering| Size::with_trees(n, rows(n), self.round_rows(), entering, None);
-            sizes.extend(counts.iter().flat_map(|n| [following(*n, 0), following(*n, n * MAX_WAITING)]));
+            let few = counts.iter().filter(|n| **n <= FOLLOWERS);
+            sizes.extend(few.flat_map(|n| [following(*n, 0), following(*n, n * MAX_WAITING)]));
         }
         sizes
     }
