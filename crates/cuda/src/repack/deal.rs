@@ -2,11 +2,12 @@
 
 use crate::driver::Range;
 
+use super::ends::Ends;
 use super::layout::{CELL_COLS, FLOAT, Format, HALF_OUTPUTS, TILE_OUTPUTS, Work, shares};
 
 /// What a stage costs at least: below this a block waits for barriers and memory's latency, not for bytes. (A launch with
 /// two f32 matrices of 48 outputs took 34 us when shares went by bytes alone, 19 with this.)
-const LEAST_STAGE_BYTES: usize = 36864;
+pub(super) const LEAST_STAGE_BYTES: usize = 36864;
 /// Which input a stage needs.
 const WANTED_BYTES: usize = 4;
 
@@ -153,9 +154,6 @@ impl Segment {
     }
 }
 
-/// What the end of a unit costs, as bytes of weights: 2 us with one row, a little more with more.
-const END_BYTES: usize = 2 * LEAST_STAGE_BYTES;
-
 /// First what others end, so that nobody waits for sums that are made behind a wait. Of the units of several parts that the block ends itself all but the
 /// last leave their sums too, and are ended when it has no stages left: the other parts may not be there yet, and what is on its
 /// way would wait with them (7.6 us with 16 rows, where an end takes 3.3).
@@ -168,37 +166,6 @@ fn end_last(list: &mut Vec<Segment>) {
         s.owner = NONE;
     }
     list.extend(late);
-}
-
-/// Who ends which unit, where there are as many of a kind as blocks or more. 136 units on 132 blocks are two ends for four of those, which get two
-/// stages less; blocks before such a one end units of whose stages they have the last, those behind it units that they begin, so that none is two parts longer than
-/// the others for having two ends. (Dealt in order, the four had a whole unit and a stage more: all others waited 1.5 us for them with one row, 2.9 with 16, 4.9 with 32.)
-struct Ends {
-    units: usize,
-    blocks: usize,
-}
-
-impl Ends {
-    /// The first unit of a block.
-    fn first(&self, block: usize) -> usize {
-        (2 * block * self.units + self.blocks) / (2 * self.blocks)
-    }
-
-    fn of_block(&self, block: usize) -> std::ops::Range<usize> {
-        self.first(block)..if block + 1 == self.blocks { self.units } else { self.first(block + 1) }
-    }
-
-    /// As [`shares`]: stages and ends cost the same for all blocks together.
-    fn shares(&self, work: Work) -> Vec<u32> {
-        let total = (self.units * (work.stages * work.stage_bytes + END_BYTES)) as u128;
-        let start = |block: usize| {
-            let bytes = total * block as u128 / self.blocks as u128;
-            let ends = (self.first(block) * END_BYTES) as u128;
-            let half_a_stage = work.stage_bytes as u128 / 2;
-            ((bytes + half_a_stage).saturating_sub(ends) / work.stage_bytes as u128) as u32
-        };
-        (0..self.blocks).map(start).chain([work.items() as u32]).collect()
-    }
 }
 
 /// Places for sums, times the number of blocks: a block can begin in one unit and end in another, and has one for units of its own.
@@ -318,7 +285,7 @@ mod tests {
         Weights { tiles, scales: 1, bias: 0, format, rows, cols }
     }
 
-    /// A launch of the 27B's, with two small float matrices beside a large one; a pair; the fewest stages there can be.
+    /// A launch of the 27B's, with two small float matrices beside a large one; a pair; the fewest stages there can be; heads, also of small models.
     fn launches() -> Vec<Vec<Product>> {
         let single = |dtype, rows, cols| Product::single(weights(dtype, rows, cols, 1 << 40), 1);
         let pair = |dtype, rows, cols| {
@@ -336,6 +303,8 @@ mod tests {
             vec![pair(DType::Q8_0, 200, 352)],
             vec![single(DType::F32, 3, 1), single(DType::F32, 3, 1)],
             vec![single(DType::Q6_K, 248320, 5120)],
+            vec![single(DType::Q8_0, 100_000, 256)],
+            vec![single(DType::Q4_K, 151_936, 512)],
         ]
     }
 

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod deal;
+mod ends;
 mod floats;
 mod launch;
 mod layout;
