@@ -97,20 +97,22 @@ pub(crate) struct Residence {
 }
 
 impl Residence {
-    /// Taps of a sequence that may wait when the next round begins: rounds under way add to what is known.
-    fn waiting(&self, seq: &Sequence, round: &Round) -> usize {
+    /// Taps of a sequence that wait when the next round begins, where each of those under way leaves so many more.
+    fn waiting(&self, seq: &Sequence, round: &Round, left: impl Fn(&Asked) -> usize) -> usize {
         let asked = self.flights.iter().filter_map(|f| f.members.iter().find(|m| m.id == seq.id));
         asked.fold(seq.committed - round.injected, |waiting, asked| {
-            asked.most + if asked.part == DraftPart::Apart { waiting } else { 0 }
+            left(asked) + if asked.part == DraftPart::Apart { waiting } else { 0 }
         })
     }
 
-    /// Of those, taps that are sure to wait.
+    /// As many as there can be.
+    fn most_waiting(&self, seq: &Sequence, round: &Round) -> usize {
+        self.waiting(seq, round, |asked| asked.most)
+    }
+
+    /// As many as there are at least: a round commits one.
     fn surely_waiting(&self, seq: &Sequence, round: &Round) -> usize {
-        let asked = self.flights.iter().filter_map(|f| f.members.iter().find(|m| m.id == seq.id));
-        asked.fold(seq.committed - round.injected, |waiting, asked| {
-            1 + if asked.part == DraftPart::Apart { waiting } else { 0 }
-        })
+        self.waiting(seq, round, |_| 1)
     }
 
     /// Whether one drafts in a round under way for what there is to learn.
@@ -172,7 +174,7 @@ impl Engine {
             // What rows cost is measured by a step first: by it trees are cut, and drafting is weighed.
             let is_weighed = !decision.is_fixed || round.policy.mode() == Mode::Auto;
             let can_enter = has_draft && round.policy.mode() != Mode::Off;
-            let has_taps = !can_enter || residence.waiting(seq, round) <= TAP_ROWS;
+            let has_taps = !can_enter || residence.most_waiting(seq, round) <= TAP_ROWS;
             if !is_known || !has_taps || !can_reside(seq, round, listed_room) {
                 return false;
             }
@@ -282,30 +284,28 @@ impl Engine {
 
     /// What the draft has to do with each who writes; returns how many rows of taps may enter its context.
     fn choose_parts(&self, residence: &mut Residence, members: &mut Vec<Asked>) -> usize {
-        let can_enter = |round: &Round| self.draft.is_some() && round.policy.mode() != Mode::Off;
-        let waiting = |residence: &Residence, seq: &Sequence, round: &Round| {
-            if can_enter(round) { residence.waiting(seq, round) } else { 0 }
-        };
+        let has_draft = |round: &Round| self.draft.is_some() && round.policy.mode() != Mode::Off;
         let writers = || {
             let all = self.seqs.iter().zip(&self.rounds).enumerate();
             all.filter(|(_, (seq, round))| seq.is_writing() && round.decision.is_some())
         };
-        let sure = |residence: &Residence, seq: &Sequence, round: &Round| {
-            if can_enter(round) { residence.surely_waiting(seq, round) } else { 0 }
+        // Those of which so many wait at least.
+        let waits = |residence: &Residence, seq: &Sequence, round: &Round, least: usize| {
+            has_draft(round) && residence.surely_waiting(seq, round) >= least
         };
         let any = !self.chosen.is_empty()
             || !residence.instead.is_empty()
-            || writers().any(|(_, (seq, round))| sure(residence, seq, round) >= MAX_WAITING);
+            || writers().any(|(_, (seq, round))| waits(residence, seq, round, MAX_WAITING));
         // Rounds under way add at most as many as they have rows.
         let (mut most, mut known) = (0, residence.flights.iter().map(|f| f.size.rows).sum());
         for (index, (seq, round)) in writers() {
             let Some(decision) = round.decision else { continue };
-            let waiting = waiting(residence, seq, round);
+            let waiting = if has_draft(round) { residence.most_waiting(seq, round) } else { 0 };
+            let is_instead = residence.instead.contains(&index);
             let part = match self.chosen.contains(&index) {
                 true => DraftPart::Drafts,
-                // It keeps up with the draft.
-                false if residence.instead.contains(&index) => DraftPart::Enters,
-                false if any && sure(residence, seq, round) >= MAY_ENTER => DraftPart::Enters,
+                // What follows instead keeps up with the draft.
+                false if is_instead || any && waits(residence, seq, round, MAY_ENTER) => DraftPart::Enters,
                 false => DraftPart::Apart,
             };
             if part != DraftPart::Apart {
@@ -313,7 +313,6 @@ impl Engine {
                 known += if residence.is_entering(seq.id) { 0 } else { seq.committed - round.injected };
             }
             let mut member = member(part, seq, round, &decision);
-            let is_instead = residence.instead.contains(&index);
             if is_instead || residence.is_following && part != DraftPart::Drafts && !decision.is_plain() {
                 let left = if part == DraftPart::Apart { waiting } else { 0 };
                 let most = if is_instead { MAX_DRAFT_DEPTH } else { FOLLOWED };

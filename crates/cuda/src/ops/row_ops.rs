@@ -59,7 +59,7 @@ fn rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
 /// Several blocks a row, where one would be at it for long; the more rows, the fewer.
 fn wide_rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
     let blocks = cx.width(act).div_ceil(1024).min(64 / cx.capacity(act) as usize + 1);
-    [cx.capacity(act) as usize, blocks.max(1), 1]
+    [cx.capacity(act) as usize, blocks, 1]
 }
 
 pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {

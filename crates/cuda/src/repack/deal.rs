@@ -402,6 +402,7 @@ mod tests {
                 let (mut places, mut of_unit) = (0, 0);
                 for s in in_order(&lists) {
                     assert_eq!((s.own, s.first_stage == 0), (of_unit, s.own == 0), "parts in order");
+                    assert!((1..=s.n_parts).contains(&u32::from(s.n_owners)));
                     of_unit += 1;
                     if s.n_parts > 1 {
                         assert_eq!(s.first_place, places, "each has a place of its own");
