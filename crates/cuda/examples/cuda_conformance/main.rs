@@ -6,7 +6,8 @@
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!
-//! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there.
+//! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there. With `--apart`
+//! first no launch overlaps another, as racecheck wants it (and `--threads 1`).
 //!
 //! Exits with 1 if anything is not as promised.
 
@@ -22,19 +23,25 @@ mod steps;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use overdraft_cuda::{Device, StandIn};
+use overdraft_cuda::{Device, Pretence};
 
 fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let mut stand_in = None;
-    if let [flag, sm, ..] = &args[..]
-        && flag == "--as"
-        && let Ok(sm) = sm.parse()
-    {
-        stand_in = Some(StandIn { sm });
-        args.drain(..2);
+    let mut pretence = Pretence::default();
+    loop {
+        match &args[..] {
+            [flag, ..] if flag == "--apart" => {
+                pretence.apart = true;
+                args.drain(..1);
+            }
+            [flag, sm, ..] if flag == "--as" && sm.parse::<u32>().is_ok() => {
+                pretence.sm = sm.parse().ok();
+                args.drain(..2);
+            }
+            _ => break,
+        }
     }
-    let device: Arc<Device> = match Device::open_as(0, stand_in) {
+    let device: Arc<Device> = match Device::open_as(0, pretence) {
         Ok(device) => device,
         Err(e) => {
             println!("{e}");

@@ -29,6 +29,8 @@ pub struct Device {
     pub(crate) name: String,
     /// Compute capability, 90 for 9.0.
     pub(crate) sm: u32,
+    /// Programmatic dependent launch: the next kernel's blocks start while this one's last still run.
+    pub(crate) overlaps: bool,
     pub(crate) n_multiprocessors: usize,
     /// Shared memory that a block may ask for.
     pub(crate) max_shared_bytes: usize,
@@ -68,31 +70,33 @@ pub fn kernels_are_available() -> bool {
     archive::is_embedded() || compile::nvrtc_is_present()
 }
 
-/// An older or smaller card that a device stands in for, so that kernels for cards which are not at hand can be run. What
-/// they compute is theirs; how fast is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StandIn {
-    /// Compute capability, 86 for 8.6.
-    pub sm: u32,
+/// What a device does otherwise than it would, for checks. What kernels compute is theirs; how fast is not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pretence {
+    /// An older or smaller card that it stands in for, so that kernels for cards which are not at hand can be run: its compute
+    /// capability, 86 for 8.6.
+    pub sm: Option<u32>,
+    /// No kernel begins before the one ahead has ended: `compute-sanitizer`'s racecheck does not follow launches that overlap.
+    pub apart: bool,
 }
 
-impl StandIn {
+impl Pretence {
     /// Shared memory that a block may ask for there, as NVIDIA's programming guide has it.
-    fn max_shared_bytes(self) -> usize {
-        match self.sm {
+    fn max_shared_bytes(self) -> Option<usize> {
+        self.sm.map(|sm| match sm {
             80 | 87 => 163 << 10,
             90 | 100 | 103 => 227 << 10,
             _ => 99 << 10,
-        }
+        })
     }
 }
 
 impl Device {
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
-        Self::open_as(ordinal, None)
+        Self::open_as(ordinal, Pretence::default())
     }
 
-    pub fn open_as(ordinal: usize, stand_in: Option<StandIn>) -> Result<Arc<Self>> {
+    pub fn open_as(ordinal: usize, pretence: Pretence) -> Result<Arc<Self>> {
         if !driver_is_present() {
             return Err(CudaError::NoDriver);
         }
@@ -129,17 +133,17 @@ impl Device {
         // SAFETY: as above; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
         let own = (major * 10 + minor) as u32;
-        let sm = stand_in.map_or(own, |card| card.sm);
+        let sm = pretence.sm.unwrap_or(own);
         // Code for another card goes through the driver's own compiler.
         let arch = if sm == own { compile::arch_for(sm) } else { format!("compute_{sm}") };
-        let max_shared_bytes =
-            stand_in.map_or(max_shared_bytes, |c| c.max_shared_bytes().min(max_shared_bytes));
+        let max_shared_bytes = pretence.max_shared_bytes().unwrap_or(usize::MAX).min(max_shared_bytes);
         let modules = modules::Modules::new(arch);
         Ok(Arc::new(Self {
             device,
             context,
             name,
             sm,
+            overlaps: sm >= 90 && !pretence.apart,
             n_multiprocessors,
             max_shared_bytes,
             max_window_bytes: max_window_bytes as usize,

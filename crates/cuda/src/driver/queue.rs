@@ -18,8 +18,6 @@ pub(crate) unsafe trait KernelParams: Copy {}
 pub(crate) struct Queue {
     device: Arc<Device>,
     stream: sys::CUstream,
-    /// Programmatic dependent launch: the next kernel's blocks start while this one's last still run.
-    overlaps: bool,
     is_capturing: Cell<bool>,
     /// The next launch begins when all before it is done.
     is_apart: Cell<bool>,
@@ -47,7 +45,6 @@ impl Queue {
         Ok(Self {
             device: device.clone(),
             stream,
-            overlaps: device.sm >= 90,
             is_capturing: Cell::new(false),
             is_apart: Cell::new(false),
             read_once: Cell::new(None),
@@ -79,7 +76,7 @@ impl Queue {
             return Ok(());
         }
         kernel.allow_shared(shared_bytes)?;
-        let overlaps = self.overlaps && !self.is_apart.take();
+        let overlaps = !self.is_apart.take() && self.device.overlaps;
         let window = self.read_once.take();
         let range = window.unwrap_or(Range { at: 0, bytes: 0 });
         let overlap = sys::CUlaunchAttribute {
