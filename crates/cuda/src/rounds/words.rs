@@ -68,3 +68,56 @@ pub(super) fn unpack(words: &[u32], outcome: &mut Outcome) -> [u64; 3] {
     }
     [4, 6, 8].map(|at| u64::from(words[at]) | u64::from(words[at + 1]) << 32)
 }
+
+#[cfg(test)]
+mod tests {
+    use overdraft_plan::{Found, Member};
+
+    use super::*;
+
+    #[test]
+    fn an_outcome_is_read_as_the_kernel_writes_it() {
+        let mut words = vec![0; OUTCOME];
+        words[..10].copy_from_slice(&[2, 3, 77, 0, 5, 1, 6, 0, 7, 0]);
+        // Slot, first node, nodes, accepted, a node in doubt, committed.
+        words[FATES..][..FATE].copy_from_slice(&[9, 0, 2, 1, NO_TOKEN, 41, 0, 0]);
+        words[FATES + FATE..][..FATE].copy_from_slice(&[4, 2, 1, 0, 0, 12, 0, 0]);
+        let [logp, weight, distance] = [-0.5f32, -1.5, 2.0].map(f32::to_bits);
+        for (i, parent) in [u32::MAX, 0, u32::MAX].into_iter().enumerate() {
+            let node = [100 + i as u32, parent, logp, weight, 200 + i as u32, distance];
+            words[NODES + i * NODE..][..NODE].copy_from_slice(&node);
+        }
+        let mut outcome = Outcome::default();
+        assert_eq!(unpack(&words, &mut outcome), [5 | 1 << 32, 6, 7], "begun, drafted, ended");
+        assert_eq!(outcome.wanted_rows, 77);
+        let fates: Vec<_> = outcome.fates.iter().map(|f| (f.slot, f.first, f.n_nodes, f.doubt)).collect();
+        assert_eq!(fates, [(9, 0, 2, None), (4, 2, 1, Some(0))]);
+        assert_eq!((outcome.fates[0].n_accepted, outcome.fates[1].committed), (1, 12));
+        let nodes: Vec<_> = outcome.nodes.iter().map(|n| (n.token, n.parent, n.chosen)).collect();
+        assert_eq!(nodes, [(100, NO_PARENT, (200, 2.0)), (101, 0, (201, 2.0)), (102, NO_PARENT, (202, 2.0))]);
+        assert_eq!((outcome.nodes[1].logp, outcome.nodes[1].log_weight), (-0.5, -1.5));
+    }
+
+    #[test]
+    fn terms_have_places_for_as_many_as_there_can_be() {
+        let found = Found { at: 3, n: 2, ..Found::NOTHING };
+        let member = Member {
+            slot: 5,
+            part: DraftPart::Drafts,
+            nodes: 7,
+            depth: 6,
+            is_chain: true,
+            is_fixed: false,
+            trust: [0.25; MAX_DRAFT_DEPTH],
+            found,
+        };
+        let mut terms = Terms::default();
+        terms.members.extend(std::iter::repeat_n(member, MAX_RESIDENTS + 1));
+        let mut words = vec![0; TERMS];
+        pack(&terms, &mut words);
+        assert_eq!(words[0] as usize, MAX_RESIDENTS, "more have no place");
+        let last = &words[TERMS - MEMBER..];
+        assert_eq!(last[..8], [5, 7, 6, 1, 0, 2, 3, 2]);
+        assert!(last[8..8 + MAX_DRAFT_DEPTH].iter().all(|t| *t == 0.25f32.to_bits()));
+    }
+}
