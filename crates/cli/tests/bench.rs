@@ -143,6 +143,10 @@ fn streams_write_at_once_what_each_writes_alone() {
     }
     let plain = &together["modes"][0];
     assert_eq!((&plain["rounds"], &plain["steps"]), (&44.into(), &22.into()), "two texts share every step");
+    assert!(
+        together["memory"]["planned_bytes"].as_u64() > alone["memory"]["planned_bytes"].as_u64(),
+        "two texts"
+    );
     let random = round(&["--modes", "plain", "--limit", "2", "-n", "4", "--prompts", "random:70"]);
     assert_eq!((&random["n_prompts"], &random["prompt_tokens"]), (&2.into(), &140.into()));
 }
@@ -154,6 +158,8 @@ fn prompts_are_read_at_every_length_asked_for() {
         .json();
     let rows = object["prompts"].as_array().unwrap();
     assert_eq!(rows.iter().map(|r| r["tokens"].as_u64().unwrap()).collect::<Vec<_>>(), [5, 70]);
+    let memory = &object["memory"];
+    assert!(memory["planned_bytes"].as_u64() > Some(2 << 20) && memory["taken_bytes"].is_null(), "{memory}");
     for row in rows {
         check_spread(&row["tokens_per_second"], 2);
         check_spread(&row["with_draft_tokens_per_second"], 2);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::alternate::{ModeRun, Way, Work, alternate};
 use super::args::DecodeArgs;
+use super::memory::Memory;
 use super::spread::{Spread, figures};
 use super::table::Table;
 use super::{about, check_files, draw, mode, plot, profile, report, round};
@@ -50,12 +51,14 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
     }
     let way = Way { times: args.work.times, streams, watched: shown == Report::Round };
     alternate(&mut runs, &work, way, &screen)?;
+    let memory = memory_of(&runs);
     let json = json!({
         "bench": "decode",
         "about": about::as_json(),
         "model": pair.model.as_json(),
         "draft": pair.draft.as_ref().map(|d| d.name()),
         "device": runs[0].engine.borrow().describe(),
+        "memory": memory.as_json(),
         "prompts": args.work.prompts,
         "n_prompts": work.prompts.len(),
         "prompt_tokens": work.prompts.iter().map(Vec::len).sum::<usize>(),
@@ -86,8 +89,16 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
         Report::Round => round::show(&runs),
     };
     let note = if runs.iter().any(|r| r.forced.is_some()) { profile::NOTE } else { "" };
-    report(&args.output, &format!("{headline}{table}{note}"), &json)?;
+    report(&args.output, &format!("{headline}{table}{note}{}", memory.note()), &json)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs with forced acceptance follow one another with the same engine.
+fn memory_of(runs: &[ModeRun]) -> Memory {
+    let mut engines: Vec<_> = runs.iter().map(|run| &run.engine).collect();
+    engines.dedup_by(|a, b| Rc::ptr_eq(a, b));
+    let engines: Vec<_> = engines.into_iter().map(|engine| engine.borrow()).collect();
+    Memory::of(engines.iter().map(|engine| &**engine))
 }
 
 /// A target and its draft, opened.

@@ -6,6 +6,7 @@ mod args;
 mod compare;
 mod decode;
 mod machine;
+mod memory;
 mod mode;
 mod op;
 mod peer;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::alternate::{random_prompts, write};
 use super::args::PrefillArgs;
 use super::decode::Pair;
+use super::memory::Memory;
 use super::mode::BenchMode;
 use super::plot::Line;
 use super::spread::Spread;
@@ -47,7 +48,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
         }
     }
     progress.clear();
-    let device = engines[0].describe();
+    let (device, memory) = (engines[0].describe(), Memory::of(&engines));
     let names = ["no draft", "draft reading along"];
     let mut header = vec!["prompt, tokens"];
     let columns: Vec<String> =
@@ -69,6 +70,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
         "model": pair.model.as_json(),
         "draft": pair.draft.as_ref().map(|d| d.name()),
         "device": device,
+        "memory": memory.as_json(),
         "repeats": args.times.repeats,
         "warmup": args.times.warmup,
         "prompts": Value::Array(rows),
@@ -96,7 +98,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
             &lines.collect::<Vec<_>>(),
         )
     })?;
-    report(&args.output, &format!("{headline}{table}"), &json)?;
+    report(&args.output, &format!("{headline}{table}{}", memory.note()), &json)?;
     Ok(ExitCode::SUCCESS)
 }
 
