@@ -32,8 +32,8 @@ const SOME: [usize; 4] = [1, 4, 8, MAX_RESIDENTS];
 const ALONE: [(usize, usize); 6] = [(31, 16), (15, 16), (63, 16), (7, 8), (15, 8), (31, 8)];
 /// How often a kind is wanted, with another in its place, before it is recorded.
 const WISHES: u32 = 16;
-/// Seconds lost to another in its place after which it is recorded sooner: about what recording takes. (Sixteen texts of a 27B on an H200, 5 tokens
-/// a round: rounds of 128 rows in place of 64 took 22 ms where 13 would do, for two batches of 128 tokens.)
+/// Seconds lost to another in its place after which it is recorded sooner: a guess at what recording takes. (Rounds of sixteen texts of a 27B on an H200, 5
+/// tokens each, took 22 ms in the slowest of three batches and 13 in the fastest, as 128 rows to verify do and 64. Not measured with this yet.)
 const RECORDING: f64 = 0.01;
 /// How many times the rows that are wanted such another may have.
 const MOST_TIMES: usize = 4;
