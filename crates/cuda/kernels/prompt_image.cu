@@ -37,11 +37,8 @@ extern "C" __global__ void __launch_bounds__(256) make_prompt_image(const __grid
 #pragma unroll
     for (int i = 0; i < 8; i++) largest = fmaxf(largest, room[i]);
 
-    // The largest magnitude goes to 1024..2048. Zero keeps 1; infinities stay so.
-    int exponent = (int)(__float_as_uint(largest) >> 23) - 127;
-    exponent = largest == 0.0f || exponent == 128 ? 10 : exponent < -110 ? -110 : exponent;
-    const float up = __uint_as_float((u32)(10 - exponent + 127) << 23);
-    if (threadIdx.x == 0) ((float*)p.scales)[row] = __uint_as_float((u32)(exponent - 10 + 127) << 23);
+    const PromptPower power(largest);
+    if (threadIdx.x == 0) ((float*)p.scales)[row] = power.down;
 
     // A thread a step of 16 columns.
     for (u32 step = threadIdx.x; step < (p.cols + 127) / 128 * 8; step += 256) {
@@ -58,10 +55,9 @@ extern "C" __global__ void __launch_bounds__(256) make_prompt_image(const __grid
         }
         u32 pair[8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) pair[i] = f32_to_f16(v[2 * i] * up) | (u32)f32_to_f16(v[2 * i + 1] * up) << 16;
-        u8* quad = (u8*)p.image + (u64)(step / 4) * p.eights * EIGHT_BYTES;
-        const u32 piece = step % 4 * 2;
-        *(uint4*)(quad + image_piece(row, piece)) = make_uint4(pair[0], pair[2], pair[4], pair[6]);
-        *(uint4*)(quad + image_piece(row, piece + 1)) = make_uint4(pair[1], pair[3], pair[5], pair[7]);
+        for (int i = 0; i < 8; i++) pair[i] = power.pair(v[2 * i], v[2 * i + 1]);
+        const PromptStep to((u8*)p.image, p.eights, row, step);
+        *(uint4*)to.at(0) = make_uint4(pair[0], pair[2], pair[4], pair[6]);
+        *(uint4*)to.at(1) = make_uint4(pair[1], pair[3], pair[5], pair[7]);
     }
 }

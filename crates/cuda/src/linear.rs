@@ -72,6 +72,15 @@ pub(crate) struct PromptInput {
     pub(crate) written: u64,
 }
 
+/// Where an op that makes rows of prompts writes their image itself; no tiles: nowhere.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PromptImage {
+    pub(crate) tiles: u64,
+    /// Of each row, `f32`.
+    pub(crate) scales: u64,
+    pub(crate) eights: u32,
+}
+
 /// One matrix of a launch and where its product goes. All parts of a launch share the input.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
@@ -156,6 +165,8 @@ pub(crate) trait LinearKernels: Send {
 
     /// Bytes of what [`Self::make_prompt_image`] writes.
     fn prompt_image_bytes(&self, bucket: usize, cols: usize) -> usize;
+
+    fn prompt_image(&self, input: &PromptInput) -> PromptImage;
 
     /// Brings the rows of prompts into the form their kernels read.
     fn make_prompt_image(&self, gpu: Gpu<'_>, input: &PromptInput) -> Result<()>;

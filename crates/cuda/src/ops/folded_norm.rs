@@ -16,6 +16,8 @@ pub(super) struct FoldedNorm {
     x: Act,
     out: Act,
     tap: Option<Act>,
+    /// Linear ops read it before another input's rows of prompts take the place of its image.
+    is_read_at_once: bool,
 }
 
 impl FoldedNorm {
@@ -25,22 +27,27 @@ impl FoldedNorm {
             return None;
         };
         let is_ours = |op: &Op| prompt_linear::can_be_apart(cx.plan(), op) && held(cx, op).is_some();
-        if x != stream || !is_ours(sum) || cx.memory.image(*out).is_none() {
+        // Of prompts alone nothing is written: no image but theirs.
+        let has_image = cx.memory.image(*out).is_some() || cx.plan().written_before_prompts == Some(0);
+        if x != stream || !is_ours(sum) || !has_image {
             return None;
         }
-        let mut is_read = false;
+        let (mut is_read, mut is_replaced, mut is_read_at_once) = (false, false, true);
         for op in rest {
             if reads(op, *out) {
                 is_read = true;
+                is_read_at_once &= !is_replaced;
                 if prompt_linear::input(op) != Some(*out) || !is_ours(op) {
                     return None;
                 }
+            } else {
+                is_replaced |= prompt_linear::input(op).is_some();
             }
             if written(op).contains(out) {
                 break;
             }
         }
-        is_read.then_some(Self { norm: *norm, x: *x, out: *out, tap: *tap })
+        is_read.then_some(Self { norm: *norm, x: *x, out: *out, tap: *tap, is_read_at_once })
     }
 
     /// What the sum's launch over these rows makes of it. From now on its image counts as made.
@@ -55,8 +62,13 @@ impl FoldedNorm {
         }
     }
 
-    /// Rows of prompts get theirs from the kernel; so do written ones, for nobody.
-    pub(super) fn launch(&self, cx: &Cx<'_>) -> Result<()> {
-        row_ops::norm_and_image(cx, self.x, self.norm, (self.out, self.tap), Default::default())
+    /// Rows of prompts get theirs from the kernel, with their image; so do written ones, for nobody.
+    pub(super) fn launch(&self, cx: &Cx<'_>, fast: &dyn LinearKernels) -> Result<()> {
+        let makes_image = row_ops::makes_images(cx, self.x);
+        cx.prompt_image.set(cx.prompt_image.get().filter(|act| *act != self.out));
+        let of_prompts =
+            if makes_image { prompt_linear::image_to_make(cx, fast, self.out) } else { Default::default() };
+        let out = Some(self.out).filter(|_| !(makes_image && self.is_read_at_once));
+        row_ops::norm_and_image(cx, self.x, self.norm, (out, self.tap), Default::default(), of_prompts)
     }
 }

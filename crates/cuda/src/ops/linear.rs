@@ -116,12 +116,12 @@ pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     let op = &ops[0];
     cx.forget_images(op);
     if let (Some(fast), Some(held)) = (cx.weights.fast(), held(cx, op)) {
-        let norm = FoldedNorm::at(cx, ops).filter(|_| cx.rows_of_op(op, held.x, fast).bucket > 0);
+        let norm = FoldedNorm::at(cx, ops);
         launch_written(cx, fast, op, &held, norm.as_ref())?;
         prompt_linear::launch(cx, fast, op, &held)?;
         let Some(norm) = norm else { return Ok(1) };
         if prompt_linear::is_apart(cx.plan(), op) {
-            norm.launch(cx)?;
+            norm.launch(cx, fast)?;
         }
         return Ok(2);
     }

@@ -6,7 +6,7 @@ use overdraft_plan::{Act, Op, Plan, RowSet};
 use super::Cx;
 use super::linear::Held;
 use crate::driver::Result;
-use crate::linear::{LinearKernels, PromptInput, Rows};
+use crate::linear::{LinearKernels, PromptImage, PromptInput, Rows};
 
 /// What a linear op reads.
 pub(crate) fn input(op: &Op) -> Option<Act> {
@@ -69,20 +69,31 @@ impl Cx<'_> {
     }
 }
 
-/// The op over the rows of prompts, if they are apart.
-pub(super) fn launch(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -> Result<()> {
-    if !is_apart(cx.plan(), op) {
-        return Ok(());
-    }
-    let x = held.x;
-    let input = PromptInput {
+/// Rows of prompts of `x`, whose image is the one there is.
+fn prompt_input(cx: &Cx<'_>, x: Act) -> PromptInput {
+    PromptInput {
         x: cx.act(x),
         image: cx.base + cx.memory.prompt_image as u64,
         cols: cx.width(x),
         bucket: cx.capacity(x) as usize,
         count: cx.count(x),
         written: cx.step.written(),
-    };
+    }
+}
+
+/// Where the op that makes `out` writes the image of its rows of prompts too. From now on that counts as made.
+pub(super) fn image_to_make(cx: &Cx<'_>, fast: &dyn LinearKernels, out: Act) -> PromptImage {
+    cx.prompt_image.set(Some(out));
+    fast.prompt_image(&prompt_input(cx, out))
+}
+
+/// The op over the rows of prompts, if they are apart.
+pub(super) fn launch(cx: &Cx<'_>, fast: &dyn LinearKernels, op: &Op, held: &Held) -> Result<()> {
+    if !is_apart(cx.plan(), op) {
+        return Ok(());
+    }
+    let x = held.x;
+    let input = prompt_input(cx, x);
     if cx.prompt_image.replace(Some(x)) != Some(x) {
         fast.make_prompt_image(cx.gpu, &input)?;
     }

@@ -4,11 +4,12 @@ use overdraft_plan::{Act, Choice, MatrixId, RmsNorm, VectorId};
 
 use super::{Cx, kernel_params};
 use crate::driver::Result;
-use crate::linear::ImageShape;
+use crate::linear::{ImageShape, PromptImage};
 use crate::step_data::StepView;
 
-/// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`.
+/// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`, and of `FEW_THREADS`.
 const MAX_NORM_CHUNKS: usize = 8192;
+const NARROW_NORM: usize = 4096;
 /// Blocks of a row in `row_cluster.cuh`, where there are clusters, and threads of a block.
 const RANKS: usize = 8;
 pub(super) const ROW_THREADS: u32 = 512;
@@ -23,10 +24,13 @@ kernel_params!(Norm {
     out: u64,
     tap: u64,
     image: u64,
+    prompt_image: u64,
+    prompt_scales: u64,
+    written: u64,
     eps: f32,
     width: u32,
     shape: ImageShape,
-    pad: u32,
+    eights: u32,
 });
 kernel_params!(GatedNorm {
     n_rows: u64,
@@ -76,32 +80,42 @@ pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
 }
 
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
-    // Wider rows, and such as are no whole chunks, get their image from a kernel of its own.
-    let has_chunks = cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS;
-    let image = if has_chunks { cx.image_to_make(out) } else { Default::default() };
-    norm_and_image(cx, x, norm, (out, tap), image)
+    let image = if makes_images(cx, x) { cx.image_to_make(out) } else { Default::default() };
+    norm_and_image(cx, x, norm, (Some(out), tap), image, PromptImage::default())
 }
 
+/// Wider rows, and such as are no whole chunks, get their images from kernels of their own.
+pub(super) fn makes_images(cx: &Cx<'_>, x: Act) -> bool {
+    cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS
+}
+
+/// Where rows have an image, or rows of prompts theirs, `out` may be left out.
 pub(super) fn norm_and_image(
     cx: &Cx<'_>,
     x: Act,
     norm: RmsNorm,
-    (out, tap): (Act, Option<Act>),
+    (out, tap): (Option<Act>, Option<Act>),
     (image, shape): (u64, ImageShape),
+    of_prompts: PromptImage,
 ) -> Result<()> {
     let params = Norm {
         n_rows: cx.count(x),
         x: cx.act(x),
         weight: cx.weights.vector(norm.weight),
-        out: cx.act(out),
+        out: cx.opt_act(out),
         tap: cx.opt_act(tap),
         image,
+        prompt_image: of_prompts.tiles,
+        prompt_scales: of_prompts.scales,
+        written: cx.step.written(),
         eps: norm.eps,
         width: cx.width(x) as u32,
         shape,
-        pad: 0,
+        eights: of_prompts.eights,
     };
-    cx.launch(("norm", "rms_norm"), rows(cx, x), 512, 0, &params)
+    let is_narrow = makes_images(cx, x) && cx.width(x) <= NARROW_NORM;
+    let (kernel, threads) = if is_narrow { ("rms_norm_narrow", 256) } else { ("rms_norm", 512) };
+    cx.launch(("norm", kernel), rows(cx, x), threads, 0, &params)
 }
 
 pub(super) fn gated_norm(

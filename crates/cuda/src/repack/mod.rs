@@ -20,7 +20,9 @@ use std::cell::RefCell;
 use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Range, Result, device_bytes};
-use crate::linear::{Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptInput, TileView};
+use crate::linear::{
+    Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptImage, PromptInput, TileView,
+};
 use deal::{Lists, PLACES, Product, Weights, range_of};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
 use layout::Format;
@@ -219,6 +221,10 @@ impl LinearKernels for Tiles {
 
     fn prompt_image_bytes(&self, bucket: usize, cols: usize) -> usize {
         prompt::image_bytes(bucket, cols)
+    }
+
+    fn prompt_image(&self, input: &PromptInput) -> PromptImage {
+        prompt::image(input)
     }
 
     fn make_prompt_image(&self, gpu: Gpu<'_>, input: &PromptInput) -> Result<()> {

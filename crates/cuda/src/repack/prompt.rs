@@ -4,7 +4,7 @@ use super::Tiles;
 use super::deal::Weights;
 use super::layout::{CELL_COLS, HALF_OUTPUTS};
 use crate::driver::{Device, Result};
-use crate::linear::{Epilogue, Gpu, Part, PromptInput};
+use crate::linear::{Epilogue, Gpu, Part, PromptImage, PromptInput};
 use crate::ops::kernel_params;
 
 /// `PROMPT_PARTS` of `prompt_params.cuh`, whose other numbers these are too.
@@ -229,19 +229,24 @@ pub(super) fn image_bytes(bucket: usize, cols: usize) -> usize {
     tiles_bytes(bucket, cols) + 4 * bucket
 }
 
-fn scales_at(input: &PromptInput) -> u64 {
-    input.image + tiles_bytes(input.bucket, input.cols) as u64
+pub(super) fn image(input: &PromptInput) -> PromptImage {
+    PromptImage {
+        tiles: input.image,
+        scales: input.image + tiles_bytes(input.bucket, input.cols) as u64,
+        eights: eights(input.bucket) as u32,
+    }
 }
 
 pub(super) fn make_image(gpu: Gpu<'_>, input: &PromptInput) -> Result<()> {
+    let PromptImage { tiles, scales, eights } = image(input);
     let params = PromptImageParams {
         x: input.x,
-        image: input.image,
-        scales: scales_at(input),
+        image: tiles,
+        scales,
         count: input.count,
         written: input.written,
         cols: input.cols as u32,
-        eights: eights(input.bucket) as u32,
+        eights,
     };
     gpu.launch(("prompt_image", "make_prompt_image"), [input.bucket, 1, 1], 256, 0, &params)
 }
@@ -360,7 +365,7 @@ impl Tiles {
             let (n_weights, n_inputs) = self.cut.slots(slot_bytes, input_bytes);
             let params = PromptParams {
                 image: input.image,
-                scales: scales_at(input),
+                scales: image(input).scales,
                 gate,
                 count: input.count,
                 written: input.written,
