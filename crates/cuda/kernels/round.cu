@@ -311,7 +311,8 @@ __device__ u32 cut(Trees& t, float hedge, u32 n, bool is_fixed, u32 rows) {
         return is_open ? key_of(t.weight[lane][count + 1]) : 0u;
     };
     const auto take = [&](u32 mine, u32 best, float share) {
-        const u32 tree = __ffs(__ballot_sync(0xffffffffu, mine == best)) - 1;
+        // Among equals the tree that has fewest.
+        const u32 tree = __reduce_min_sync(0xffffffffu, mine == best ? count << 5 | lane : NONE) & 31;
         const float weight = __shfl_sync(0xffffffffu, lane < n ? t.weight[lane][min(count + 1, TREE_ROWS - 1)] : 0.0f, tree);
         tokens += share * expf(weight);
         count += lane == tree, used++;

@@ -401,7 +401,7 @@ impl Engine {
                 .gated(options.constraint.map(|c| Gate::new(c, vocab))),
             verdict: Verdict { path: Vec::with_capacity(MAX_DRAFT_DEPTH), next: 0 },
             forced: self.forced,
-            has_drafted: false,
+            has_lesson: false,
             injected: cached,
         });
         self.seqs.push(Sequence {

@@ -100,8 +100,8 @@ impl Engine {
             drafting.sort_unstable();
         }
         for index in drafting.iter().filter(|_| writers > 1) {
-            let Round { decision, drafter, has_drafted, .. } = &mut rounds[*index];
-            if !*has_drafted {
+            let Round { decision, drafter, has_lesson, .. } = &mut rounds[*index];
+            if !*has_lesson {
                 drafter.trust(self.prospect.calibration());
             }
             if is_try {
@@ -110,6 +110,13 @@ impl Engine {
                 *decision = decision.map(|d| d.trying(rows - sure.rows));
             }
         }
+    }
+
+    /// What several texts, of which so many draft, can expect of the best round: its tokens a second, and drafted nodes.
+    pub(crate) fn expected_round(&self, together: &Together<'_>, drafting: usize) -> Option<(f64, usize)> {
+        let depth = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts().min(MAX_DRAFT_DEPTH));
+        let weights = self.prospect.weights().filter(|_| drafting > 0 && together.sure.tokens > 1.0)?;
+        together.expected_round(drafting, &weights[..depth])
     }
 
     /// Cuts the trees of all sequences to what is worth most to all of them.
@@ -133,7 +140,9 @@ impl Engine {
         let draft_seconds = if n_drafting > 0 { self.cost.draft_seconds_of(n_drafting) } else { None };
         let draft_seconds = draft_seconds.unwrap_or(0.0);
         let sure = Beside { rows, tokens, drafting: 0 };
-        let together = Together { cost: &self.cost, sure, draft_seconds, rate, room: left };
+        let mut together = Together { cost: &self.cost, sure, draft_seconds, rate, room: left };
+        let expected = self.expected_round(&together, n_drafting);
+        together.rate = rate.map(|lately| expected.map_or(lately, |(rate, _)| lately.max(rate)));
         let rounds = &self.rounds;
         let counts = together.best_counts(rounds.len(), |tree, n| {
             let round = &rounds[tree];
@@ -272,9 +281,9 @@ fn share_rows(rounds: &mut [Round], room: usize) {
     let mut kept = vec![1; rounds.len()];
     for _ in 0..room {
         let next = |i: &usize| rounds[*i].tree.nodes().get(kept[*i]).map(|n| n.log_weight);
-        let best = (0..rounds.len())
-            .filter_map(|i| next(&i).map(|w| (i, w)))
-            .reduce(|best, c| if c.1 > best.1 { c } else { best });
+        let best = (0..rounds.len()).filter_map(|i| next(&i).map(|w| (i, w))).reduce(|best, c| {
+            if c.1 > best.1 || c.1 == best.1 && kept[c.0] < kept[best.0] { c } else { best }
+        });
         let Some((i, _)) = best else { break };
         kept[i] += 1;
     }

@@ -62,8 +62,6 @@ struct Flight {
     verify: Ready,
     /// The first of its size, in which kernels may be loaded: its time says nothing of what rows cost.
     is_first: bool,
-    /// It has room for more than was wanted.
-    is_roomy: bool,
     members: Vec<Asked>,
 }
 
@@ -275,8 +273,7 @@ impl Engine {
         drafting.for_each(|m| m.most = m.most.min(1 + deepest));
         self.tell(residence)?;
         self.backend.run_round(prepared.id, self.state, &residence.terms)?;
-        let is_roomy = prepared.size != size;
-        let flight = Flight { size: prepared.size, verify: prepared.verify, is_first, is_roomy, members };
+        let flight = Flight { size: prepared.size, verify: prepared.verify, is_first, members };
         residence.flights.push_back(flight);
         Ok(())
     }
@@ -342,7 +339,10 @@ impl Engine {
         let draft_seconds = if seqs > 0 { self.cost.draft_seconds_of(seqs) } else { None };
         let draft_seconds = draft_seconds.unwrap_or(0.0);
         let room = self.round_rows().saturating_sub(writers);
-        let most = Together { cost: &self.cost, sure, draft_seconds, rate, room }.price_rows(terms);
+        let mut together = Together { cost: &self.cost, sure, draft_seconds, rate, room };
+        let expected = self.expected_round(&together, seqs);
+        together.rate = rate.map(|lately| expected.map_or(lately, |(rate, _)| lately.max(rate)));
+        let most = together.price_rows(terms);
         // Nobody grows a tree only to have it cut.
         for member in terms.members.iter_mut().filter(|m| !m.is_fixed) {
             member.nodes = member.nodes.min((most - writers) as u32);
@@ -350,7 +350,11 @@ impl Engine {
         for (asked, member) in members.iter_mut().zip(&terms.members) {
             asked.most = 1 + member.depth.min(member.nodes) as usize;
         }
-        let rows = (writers + fixed).max(if all_free { residence.wanted.ceil() as usize } else { 0 });
+        // What rounds lately wanted, or where those had no trees, what can be expected. (Sixteen texts that began with room for 8 guesses lost so much by it that
+        // they wrote plainly for 60 rounds.)
+        let lately = residence.wanted.ceil() as usize;
+        let wanted = if lately > writers { lately } else { writers + expected.map_or(0, |(_, nodes)| nodes) };
+        let rows = (writers + fixed).max(if all_free { wanted } else { 0 });
         let all = self.draft.as_ref().map_or(0, |d| d.settings.n_drafts().min(MAX_DRAFT_DEPTH));
         let depths = if all_free { self.reach.depths(all) } else { all };
         let block = (seqs > 0).then(|| BlockSize::new(seqs, writers, depths, all));

@@ -37,7 +37,7 @@ pub(crate) struct Round {
     /// Positions in the draft's context; those up to the committed ones wait as taps.
     pub(crate) injected: usize,
     /// Its drafter has had lessons of its own.
-    pub(crate) has_drafted: bool,
+    pub(crate) has_lesson: bool,
 }
 
 /// A sequence's part of the step at hand.
@@ -335,8 +335,8 @@ impl Engine {
         let Some(decision) = &round.decision else { return };
         round.drafter.learn(&round.tree, &round.verdict);
         let tokens = round.verdict.n_tokens();
-        round.has_drafted |= decision.forward;
         if decision.forward {
+            round.has_lesson |= round.tree.nodes()[1..].iter().any(|node| node.source == Source::Draft);
             self.prospect.learn(&round.tree, &round.verdict);
         }
         if decision.is_try {
@@ -362,14 +362,16 @@ impl Engine {
         if writers < 2 {
             return;
         }
-        let (mut drafted, mut came_true) = (0, 0);
+        let (mut drafted, mut came_true, mut has_room) = (0, 0, false);
         for part in parts {
-            let Round { tree, verdict, .. } = &self.rounds[part.seq];
+            let (Round { tree, verdict, decision, .. }, seq) = (&self.rounds[part.seq], &self.seqs[part.seq]);
+            has_room |= decision.is_some_and(|d| d.forward) && seq.limit > seq.tokens.len() + 2;
             let is_drafted = |node: &u32| tree.nodes()[*node as usize].source == Source::Draft;
             drafted += (1..tree.len() as u32).filter(is_drafted).count();
             came_true += verdict.path.iter().filter(|node| is_drafted(node)).count();
         }
-        let passes = (self.step_sum.drafting > 0).then(|| {
+        // Of texts that end there are no guesses, and nothing was found out: taken for rows that are too dear, it kept the texts behind them from drafting.
+        let passes = (self.step_sum.drafting > 0 && (drafted > 0 || has_room)).then(|| {
             let without = self.cost.step_seconds(self.step_sum.rows - drafted).unwrap_or(step);
             let draft = self.cost.draft_seconds_of(self.step_sum.drafting).unwrap_or(0.0);
             let seconds = step - without + draft;

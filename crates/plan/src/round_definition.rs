@@ -86,8 +86,8 @@ fn believed(logp: f32, trust: f32) -> f32 {
 }
 
 /// How many drafted nodes of each tree are verified in `rows` rows, and how many rows it would have been best to have.
-/// Nodes are taken heaviest first over all trees, those of trees that are fixed before all others; of the others as many
-/// as are worth most.
+/// Nodes are taken heaviest first over all trees, among equals from the tree that has fewest so far, or texts of one batch end one after another; those of
+/// trees that are fixed before all others, and of the others as many as are worth most.
 pub fn cut(members: &[Member], trees: &[Vec<RoundNode>], terms: &Terms, rows: usize) -> (Vec<usize>, u32) {
     let mut counts = vec![0; trees.len()];
     let mut used = trees.len();
@@ -96,7 +96,8 @@ pub fn cut(members: &[Member], trees: &[Vec<RoundNode>], terms: &Terms, rows: us
         let mut best: Option<(usize, f32)> = None;
         for (i, tree) in trees.iter().enumerate().filter(|(i, _)| members[*i].is_fixed == is_fixed) {
             if let Some(node) = tree.get(counts[i] + 1)
-                && best.is_none_or(|(_, w)| node.log_weight > w)
+                && best
+                    .is_none_or(|(j, w)| node.log_weight > w || node.log_weight == w && counts[i] < counts[j])
             {
                 best = Some((i, node.log_weight));
             }
@@ -333,6 +334,10 @@ mod tests {
             ),
             ("one tries among them", &[plain, member(2), plain], 16, &[0, 2, 0], 5),
         ];
+        let sure = candidates(&[[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]);
+        let trees = [(); 3].map(|()| grow(&RESIDENT, &free, &sure, 3));
+        let all = Terms { members: vec![free; 3], ..Terms::default() };
+        assert_eq!(cut(&all.members, &trees, &all, 8).0, [2, 2, 1], "among equals each has its turn");
         for (what, members, room, wanted, wanted_rows) in rows {
             let trees: Vec<_> = members.iter().map(|m| grow(&RESIDENT, m, &offered, 3)).collect();
             assert_eq!(cut(members, &trees, &terms(members), room), (wanted.to_vec(), wanted_rows), "{what}");

@@ -90,9 +90,8 @@ impl Engine {
         if !flight.is_first && drafting > 0 {
             self.cost.learn_drafts(drafting, outcome.draft_seconds);
         }
-        if !flight.is_first && !outcome.nodes.is_empty() {
-            let rows = if flight.is_roomy { flight.size.rows } else { outcome.nodes.len() };
-            self.cost.learn_step(rows, outcome.step_seconds);
+        if !flight.is_first && flight.size.is_filled_by(outcome.nodes.len()) {
+            self.cost.learn_step(outcome.nodes.len(), outcome.step_seconds);
         }
         parts.iter().for_each(|part| self.learn(part));
         self.learn_of_passes(parts);
