@@ -140,9 +140,8 @@ impl Engine {
         let draft_seconds = if n_drafting > 0 { self.cost.draft_seconds_of(n_drafting) } else { None };
         let draft_seconds = draft_seconds.unwrap_or(0.0);
         let sure = Beside { rows, tokens, drafting: 0 };
-        let mut together = Together { cost: &self.cost, sure, draft_seconds, rate, room: left };
-        let expected = self.expected_round(&together, n_drafting);
-        together.rate = rate.map(|lately| expected.map_or(lately, |(rate, _)| lately.max(rate)));
+        let together = Together { cost: &self.cost, sure, draft_seconds, rate, room: left };
+        let together = together.expecting(self.expected_round(&together, n_drafting));
         let rounds = &self.rounds;
         let counts = together.best_counts(rounds.len(), |tree, n| {
             let round = &rounds[tree];

@@ -339,10 +339,9 @@ impl Engine {
         let draft_seconds = if seqs > 0 { self.cost.draft_seconds_of(seqs) } else { None };
         let draft_seconds = draft_seconds.unwrap_or(0.0);
         let room = self.round_rows().saturating_sub(writers);
-        let mut together = Together { cost: &self.cost, sure, draft_seconds, rate, room };
+        let together = Together { cost: &self.cost, sure, draft_seconds, rate, room };
         let expected = self.expected_round(&together, seqs);
-        together.rate = rate.map(|lately| expected.map_or(lately, |(rate, _)| lately.max(rate)));
-        let most = together.price_rows(terms);
+        let most = together.expecting(expected).price_rows(terms);
         // Nobody grows a tree only to have it cut.
         for member in terms.members.iter_mut().filter(|m| !m.is_fixed) {
             member.nodes = member.nodes.min((most - writers) as u32);

@@ -130,7 +130,7 @@ impl Size {
     }
 
     /// Whether a round with so many rows takes about as long as one with all that there is room for. With far more room than rows it is a step of neither. (Sixteen texts
-    /// of a 27B with 64 rows took 24 ms on an H200 in a round for 96, and 14.5 in one for 64: once that had been learned, 64 seemed too dear.)
+    /// of a 27B with 64 rows took 22 ms on an H200 in a round for 96, and 15 in one for 64: once that had been learned, 64 seemed too dear.)
     pub(crate) fn is_filled_by(&self, rows: usize) -> bool {
         rows > 0 && bucket_for(rows) == bucket_for(self.rows)
     }

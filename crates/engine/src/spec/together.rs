@@ -132,6 +132,12 @@ impl Together<'_> {
         rounds.reduce(|best, round| if round.0 > best.0 { round } else { best })
     }
 
+    /// With time worth what such a round makes of it, if that is more.
+    pub fn expecting(self, round: Option<(f64, usize)>) -> Self {
+        let rate = self.rate.map(|lately| round.map_or(lately, |(rate, _)| lately.max(rate)));
+        Self { rate, ..self }
+    }
+
     /// Of a round in which `drafting` texts share so many nodes.
     fn expected_tokens(&self, drafting: usize, nodes: usize, weights: &[f64]) -> f64 {
         let (whole, rest) = (nodes / drafting, nodes % drafting);
@@ -228,9 +234,9 @@ mod tests {
         let (expected, nodes) = together.expected_round(16, &weights).unwrap();
         assert!((expected - (16.0 + HEDGE * 48.0) / 1.8).abs() < 1e-9 && nodes == 48, "{expected}, {nodes}");
         let right = |_: usize, n: usize| (n < 4).then_some(0.0);
-        for (rate, nodes) in [(16.0, 4), (expected, 3)] {
-            let counts = Together { rate: Some(rate), ..together }.best_counts(16, right);
-            assert!(counts[..16].iter().all(|n| *n == nodes), "{rate}: {counts:?}");
+        for (round, nodes) in [(None, 4), (Some((1.0, 48)), 4), (Some((expected, 48)), 3)] {
+            let counts = together.expecting(round).best_counts(16, right);
+            assert!(counts[..16].iter().all(|n| *n == nodes), "{round:?}: {counts:?}");
         }
         assert_eq!(Together { room: 0, ..together }.expected_round(16, &weights), None, "no room for any");
     }
