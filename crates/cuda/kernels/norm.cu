@@ -17,7 +17,7 @@ struct Norm {
     u32 eights;            // of rows, in the prompts' image
 };
 
-// Of a block: fewer for rows of up to 4096, of which a multiprocessor then has more on their way. What decides is the width: so do a row's bits.
+// Of a block: fewer for rows of up to 4096, of which a multiprocessor then has more on their way. The width alone decides which, so a row's bits do not depend on others.
 #define THREADS 512u
 #define FEW_THREADS 256u
 // Four numbers side by side that a thread keeps between the sum and the product, so often.

@@ -14,7 +14,7 @@ use crate::spec::budget::{Beside, Forecast};
 use crate::spec::ddtree::Ranked;
 use crate::spec::drafter::{Candidates, ProposeInput};
 use crate::spec::policy::{Mode, Round as Decision};
-use crate::spec::together::Together;
+use crate::spec::together::{Together, heaviest};
 use crate::spec::tree::Source;
 use crate::stats::Plain;
 
@@ -279,11 +279,8 @@ fn share_rows(rounds: &mut [Round], room: usize) {
     }
     let mut kept = vec![1; rounds.len()];
     for _ in 0..room {
-        let next = |i: &usize| rounds[*i].tree.nodes().get(kept[*i]).map(|n| n.log_weight);
-        let best = (0..rounds.len()).filter_map(|i| next(&i).map(|w| (i, w))).reduce(|best, c| {
-            if c.1 > best.1 || c.1 == best.1 && kept[c.0] < kept[best.0] { c } else { best }
-        });
-        let Some((i, _)) = best else { break };
+        let next = |i: usize| rounds[i].tree.nodes().get(kept[i]).map(|n| n.log_weight);
+        let Some((i, _)) = heaviest(&kept, next) else { break };
         kept[i] += 1;
     }
     for (round, kept) in rounds.iter_mut().zip(kept) {

@@ -33,7 +33,7 @@ const ALONE: [(usize, usize); 6] = [(31, 16), (15, 16), (63, 16), (7, 8), (15, 8
 /// How often a kind is wanted, with another in its place, before it is recorded.
 const WISHES: u32 = 16;
 /// Seconds lost to another in its place after which it is recorded sooner. (A 27B's first rounds of a kind, launched one by one on an H200, took 15 ms where others of
-/// the kind took 18, and 22 to 25 where those took 23 to 27: recording hides behind the device. Its 128 rows to verify take 10 ms more than 64.)
+/// the kind took 18, and 22 to 25 where those took 23 to 27: recording hides behind the device.)
 const RECORDING: f64 = 0.01;
 /// What of a round is lost where another has room for more taps, passes or depths. (On an H200 rounds of sixteen texts of a 27B took 20.8 ms with room for 512 taps and
 /// 15 depths, and 18.1 with 64 and 8.)

@@ -37,10 +37,19 @@ const FEWER: f64 = 1.1;
 /// Sequences of a step at most.
 pub const MAX_SEQUENCES: usize = 64;
 
+/// Of the trees, of which so many nodes are kept, the one whose `next` node is heaviest, and that node's log-weight: among equals the tree that has fewest, or
+/// the first texts would have all guesses, and the others write on alone when these have ended.
+pub fn heaviest<N: Ord>(kept: &[N], next: impl Fn(usize) -> Option<f32>) -> Option<(usize, f32)> {
+    let offered = (0..kept.len()).filter_map(|tree| next(tree).map(|log_weight| (tree, log_weight)));
+    offered.reduce(|best, other| {
+        let comes_first = other.1 > best.1 || other.1 == best.1 && kept[other.0] < kept[best.0];
+        if comes_first { other } else { best }
+    })
+}
+
 impl Together<'_> {
     /// How many drafted nodes of each tree are worth it, over all of them. `next(tree, n)` is the log-weight of the
-    /// tree's node after its first `n` drafted ones, heaviest first. The heaviest are taken first wherever they hang, among equals from the tree that has
-    /// fewest, so what stays of each is a tree and all of them the best of their size.
+    /// tree's node after its first `n` drafted ones, heaviest first. The [`heaviest`] are taken first wherever they hang, so what stays of each is a tree and all of them the best of their size.
     pub fn best_counts(
         &self,
         trees: usize,
@@ -53,11 +62,8 @@ impl Together<'_> {
         let mut best_value = self.value(0, tokens);
         let hedge = if self.sure.tokens > 1.0 { HEDGE } else { 1.0 };
         for n in 1..=self.most_nodes() {
-            let offered = (0..trees).filter_map(|tree| next(tree, kept[tree] as usize).map(|w| (tree, w)));
-            let comes_first =
-                |a: &(usize, f32), b: &(usize, f32)| a.1 > b.1 || a.1 == b.1 && kept[a.0] < kept[b.0];
-            let heaviest = offered.reduce(|best, c| if comes_first(&c, &best) { c } else { best });
-            let Some((tree, log_weight)) = heaviest else { break };
+            let next = |tree: usize| next(tree, kept[tree] as usize);
+            let Some((tree, log_weight)) = heaviest(&kept[..trees], next) else { break };
             kept[tree] += 1;
             tokens += hedge * f64::from(log_weight).exp();
             let value = self.value(n, tokens);
@@ -120,7 +126,7 @@ impl Together<'_> {
     }
 
     /// The best round in which so many draft, by costs that are known: its tokens a second, and drafted nodes. That is what time is worth at least, though the
-    /// rounds before were slower. (By what those wrote alone, sixteen texts of 128 tokens each, 5 of them a round, verified 96 rows a third of the time, which brought
+    /// rounds before were slower. (By what those wrote alone, sixteen texts of 128 tokens each, 5 of them a round, verified 96 rows a quarter of the time, which brought
     /// 2.4 tokens a millisecond, where 64 brought 3.4: a 27B on an H200.)
     pub fn expected_round(&self, drafting: usize, weights: &[f64]) -> Option<(f64, usize)> {
         let round = |nodes| {
