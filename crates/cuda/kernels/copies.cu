@@ -1,5 +1,5 @@
 // Ops that move rows: select, load taps, concat; and the rotary angles. One block or several per row.
-#include "step.cuh"
+#include "angles.cuh"
 
 struct Select {
     Step step;
@@ -21,7 +21,8 @@ struct LoadTaps {
     Step step;
     const float* taps;  // [slot, TAP_ROWS, width]
     float* out;
-    u32 width, pad;
+    u32 width, blocks;  // of a row
+    Angles angles;
 };
 
 extern "C" __global__ void __launch_bounds__(256) load_taps(const __grid_constant__ LoadTaps p) {
@@ -29,9 +30,10 @@ extern "C" __global__ void __launch_bounds__(256) load_taps(const __grid_constan
     pdl_next();
     const u32 r = blockIdx.x;
     if (r >= p.step.counts[0]) return;
+    if (blockIdx.y == p.blocks) return make_angles(p.angles, p.step.rows[r].pos, r);
     const Row row = p.step.rows[r];
     const float* x = p.taps + ((u64)p.step.seqs[row.seq].slot * TAP_ROWS + row.pos % TAP_ROWS) * p.width;
-    copy_row(p.out + (u64)r * p.width, x, p.width, blockIdx.y, gridDim.y);
+    copy_row(p.out + (u64)r * p.width, x, p.width, blockIdx.y, p.blocks);
 }
 
 #define MAX_XS 16
@@ -57,25 +59,14 @@ extern "C" __global__ void __launch_bounds__(256) concat(const __grid_constant__
     }
 }
 
-struct Angles {
+struct AnglesAlone {
     Step step;
-    const float* inv_freq;
-    float* out;
-    float magnitude;
-    u32 n;
+    Angles angles;
 };
 
-// The angle in f32, as the reference implementations take it; its sine and cosine in f64.
-extern "C" __global__ void __launch_bounds__(128) angles(const __grid_constant__ Angles p) {
+extern "C" __global__ void __launch_bounds__(128) angles(const __grid_constant__ AnglesAlone p) {
     pdl_wait();
     pdl_next();
     const u32 r = blockIdx.x;
-    if (r >= p.step.counts[0]) return;
-    float* out = p.out + (u64)r * 2 * p.n;
-    for (u32 i = threadIdx.x; i < p.n; i += blockDim.x) {
-        double s, c;
-        sincos((double)((float)p.step.rows[r].pos * p.inv_freq[i]), &s, &c);
-        out[i] = (float)c * p.magnitude;
-        out[p.n + i] = (float)s * p.magnitude;
-    }
+    if (r < p.step.counts[0]) make_angles(p.angles, p.step.rows[r].pos, r);
 }

@@ -177,8 +177,17 @@ __device__ void lay_chains(const Round& p, const Lay& lay, u32 n_logits, Token t
 // By the first kernel of a round. Terms are read from where the host wrote them: a copy between two rounds would hold up the second.
 __device__ __forceinline__ void begin(const Round& p) {
     if (threadIdx.x == 0) p.between->begun = now();
-    const u32* sent = (const u32*)(p.sent + p.between->n_rounds % RING);
-    for (u32 i = threadIdx.x; i < sizeof(Terms) / 4; i += blockDim.x) ((u32*)p.terms)[i] = sent[i];
+    const uint4* sent = (const uint4*)(p.sent + p.between->n_rounds % RING);
+    // All on their way at once: the host is far.
+    constexpr u32 N = sizeof(Terms) / 16, SHARES = (N + 255) / 256;
+    static_assert(sizeof(Terms) % 16 == 0, "terms are whole quads of words");
+    uint4 x[SHARES];
+#pragma unroll
+    for (u32 k = 0; k < SHARES; k++)
+        if (threadIdx.x < 256 && threadIdx.x + 256 * k < N) x[k] = sent[threadIdx.x + 256 * k];
+#pragma unroll
+    for (u32 k = 0; k < SHARES; k++)
+        if (threadIdx.x < 256 && threadIdx.x + 256 * k < N) ((uint4*)p.terms)[threadIdx.x + 256 * k] = x[k];
     __syncthreads();
 }
 

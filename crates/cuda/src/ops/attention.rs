@@ -1,6 +1,6 @@
 //! Head norms, rotation and the write to pages; then attention itself.
 
-use overdraft_plan::{Attention, AttentionPrepare, KvType, PAGE, RmsNorm, RopeStyle};
+use overdraft_plan::{Attention, AttentionPrepare, KvType, Op, PAGE, RmsNorm, RopeStyle};
 
 use super::recurrent::Walks;
 use super::{Cx, kernel_params};
@@ -23,15 +23,25 @@ const WALK_BUCKET: usize = 128;
 /// Channels of a head at most: a thread each.
 const MAX_HEAD_DIM: usize = 256;
 
+/// `MAX_LAYERS` of `attention_prepare.cu`.
+const MAX_LAYERS: usize = 8;
+
+kernel_params!(
+    /// `Keys` of `attention_prepare.cu`: of a layer.
+    KeysParams {
+        k: u64,
+        v: u64,
+        norm: u64,
+        kv: u64,
+        class: u32,
+        pad: u32,
+    }
+);
 kernel_params!(PrepareParams {
     step: StepView,
     q: u64,
-    k: u64,
-    v: u64,
     angles: u64,
     q_norm: u64,
-    k_norm: u64,
-    kv: u64,
     q_eps: f32,
     k_eps: f32,
     heads: u32,
@@ -40,8 +50,9 @@ kernel_params!(PrepareParams {
     q_stride: u32,
     rotary: u32,
     pairs: u32,
-    class: u32,
     kv_type: u32,
+    pad: u32,
+    layers: [KeysParams; MAX_LAYERS],
 });
 kernel_params!(
     /// `Attention` of `attention_parts.cuh`.
@@ -152,33 +163,54 @@ pub(crate) fn n_counters(op: &Attention, bucket: usize) -> usize {
     (simple * op.kv_heads).max(4 * bucket.min(TILE_ROWS) * op.kv_heads + 1)
 }
 
-pub(super) fn prepare(cx: &Cx<'_>, op: &AttentionPrepare) -> Result<()> {
-    let layer = cx.state.attention(op.layer);
-    let norm = |n: Option<RmsNorm>| (cx.weights.opt_vector(n.map(|n| n.weight)), n.map_or(0.0, |n| n.eps));
-    let ((q_norm, q_eps), (k_norm, k_eps)) = (norm(op.q_norm), norm(op.k_norm));
+/// Whether the two differ in nothing but whose keys and values they are, of which one launch can take several.
+fn is_alike(a: &AttentionPrepare, b: &AttentionPrepare) -> bool {
+    let shape = |op: &AttentionPrepare| (op.kv_heads, op.head_dim, op.rotary_dims, op.style, op.angles);
+    let eps = |op: &AttentionPrepare| op.k_norm.map(|norm| norm.eps);
+    a.q.is_none() && b.q.is_none() && shape(a) == shape(b) && eps(a) == eps(b)
+}
+
+/// The first of `ops`, and with it those next to it that are alike. Returns how many.
+pub(super) fn prepare(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let Some(Op::AttentionPrepare(op)) = ops.first() else { return Ok(0) };
+    let also = |other: &Op| matches!(other, Op::AttentionPrepare(other) if is_alike(op, other));
+    let n_ops = 1 + ops[1..].iter().take(MAX_LAYERS - 1).take_while(|other| also(other)).count();
+    let mut layers = [KeysParams { k: 0, v: 0, norm: 0, kv: 0, class: 0, pad: 0 }; MAX_LAYERS];
+    for (to, op) in layers.iter_mut().zip(&ops[..n_ops]) {
+        cx.forget_images(op);
+        let Op::AttentionPrepare(op) = op else { continue };
+        let layer = cx.state.attention(op.layer);
+        *to = KeysParams {
+            k: cx.act(op.k),
+            v: cx.act(op.v),
+            norm: cx.weights.opt_vector(op.k_norm.map(|n| n.weight)),
+            kv: layer.kv.ptr(),
+            class: layer.shape.class as u32,
+            pad: 0,
+        };
+    }
+    let eps = |norm: Option<RmsNorm>| norm.map_or(0.0, |norm| norm.eps);
     let params = PrepareParams {
         step: cx.step,
         q: cx.opt_act(op.q),
-        k: cx.act(op.k),
-        v: cx.act(op.v),
         angles: cx.act(op.angles),
-        q_norm,
-        k_norm,
-        kv: layer.kv.ptr(),
-        q_eps,
-        k_eps,
+        q_norm: cx.weights.opt_vector(op.q_norm.map(|n| n.weight)),
+        q_eps: eps(op.q_norm),
+        k_eps: eps(op.k_norm),
         heads: op.heads as u32,
         kv_heads: op.kv_heads as u32,
         d: op.head_dim as u32,
         q_stride: (op.head_dim * if op.gated { 2 } else { 1 }) as u32,
         rotary: op.rotary_dims as u32,
         pairs: u32::from(op.style == RopeStyle::Pairs),
-        class: layer.shape.class as u32,
         kv_type: cx.state.kv_type(),
+        pad: 0,
+        layers,
     };
     let units = if op.q.is_some() { op.heads } else { 0 } + 2 * op.kv_heads;
-    let grid = [cx.capacity(op.k) as usize, units.div_ceil(4), 1];
-    cx.launch(("attention_prepare", "attention_prepare"), grid, 128, 4 * 4 * op.head_dim, &params)
+    let grid = [cx.capacity(op.k) as usize, units.div_ceil(4), n_ops];
+    cx.launch(("attention_prepare", "attention_prepare"), grid, 128, 4 * 4 * op.head_dim, &params)?;
+    Ok(n_ops)
 }
 
 /// Whether two pages of any head fit the shared memory, as `STAGES` of `attention_tiles.cuh` says.

@@ -245,10 +245,14 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
                 fused.n_ops
             }
             None if prompt_linear::input(op).is_some() => linear::launch(cx, rest)?,
-            None => {
-                launch(op, cx)?;
-                1
-            }
+            None => match op {
+                Op::Embed { .. } | Op::LoadTaps { .. } => row_ops::first_rows(cx, rest)?,
+                Op::AttentionPrepare(_) => attention::prepare(cx, rest)?,
+                _ => {
+                    launch(op, cx)?;
+                    1
+                }
+            },
         };
         rest = &rest[taken..];
     }
@@ -258,23 +262,23 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
 fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
     cx.forget_images(op);
     match op {
-        Op::Embed { table, out } => row_ops::embed(cx, *table, *out),
         Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
         Op::Select { x, out } => row_ops::select(cx, *x, *out),
         Op::Angles { inv_freq, magnitude, out } => row_ops::angles(cx, *inv_freq, *magnitude, *out),
         Op::GatedNorm { x, gate, norm, head_dim, out } => {
             row_ops::gated_norm(cx, *x, *gate, *norm, *head_dim, *out)
         }
-        Op::AttentionPrepare(op) => attention::prepare(cx, op),
         Op::Attention(op) => attention::attention(cx, op),
         Op::RecurrentPrepare(_) | Op::Recurrent(_) => unreachable!("taken by `recurrent::Fused`"),
         Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => {
             unreachable!("taken by `linear::launch`")
         }
+        Op::Embed { .. } | Op::LoadTaps { .. } | Op::AttentionPrepare(_) => {
+            unreachable!("taken together with their like")
+        }
         Op::Route(op) => experts::route(cx, op),
         Op::ExpertGlu(op) => experts::glu(cx, op),
         Op::ExpertAdd(op) => experts::add(cx, op),
-        Op::LoadTaps { out } => row_ops::load_taps(cx, *out),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),
         Op::Sample { logits, choice } => sample::sample(cx, *logits, *choice),

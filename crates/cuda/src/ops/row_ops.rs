@@ -1,6 +1,6 @@
 //! Ops that treat each row by itself.
 
-use overdraft_plan::{Act, Choice, MatrixId, RmsNorm, VectorId};
+use overdraft_plan::{Act, Choice, Op, RmsNorm, VectorId};
 
 use super::{Cx, kernel_params};
 use crate::driver::Result;
@@ -16,7 +16,26 @@ pub(super) const ROW_THREADS: u32 = 512;
 /// `MAX_XS` of `copies.cu`.
 pub(crate) const MAX_XS: usize = 16;
 
-kernel_params!(Embed { step: StepView, table: u64, row_bytes: u64, out: u64, dtype: u32, width: u32 });
+kernel_params!(
+    /// `Angles` of `angles.cuh`.
+    AnglesParams {
+        inv_freq: u64,
+        out: u64,
+        magnitude: f32,
+        n: u32,
+    }
+);
+kernel_params!(Embed {
+    step: StepView,
+    table: u64,
+    row_bytes: u64,
+    out: u64,
+    dtype: u32,
+    width: u32,
+    blocks: u32,
+    pad: u32,
+    angles: AnglesParams,
+});
 kernel_params!(Norm {
     n_rows: u64,
     x: u64,
@@ -44,7 +63,14 @@ kernel_params!(GatedNorm {
     pad: u32,
 });
 kernel_params!(Select { step: StepView, x: u64, out: u64, width: u32, pad: u32 });
-kernel_params!(LoadTaps { step: StepView, taps: u64, out: u64, width: u32, pad: u32 });
+kernel_params!(LoadTaps {
+    step: StepView,
+    taps: u64,
+    out: u64,
+    width: u32,
+    blocks: u32,
+    angles: AnglesParams,
+});
 kernel_params!(Concat {
     n_rows: u64,
     out: u64,
@@ -53,7 +79,7 @@ kernel_params!(Concat {
     xs: [u64; MAX_XS],
     widths: [u32; MAX_XS]
 });
-kernel_params!(Angles { step: StepView, inv_freq: u64, out: u64, magnitude: f32, n: u32 });
+kernel_params!(AnglesAlone { step: StepView, angles: AnglesParams });
 kernel_params!(TopTokens { n_rows: u64, logits: u64, choices: u64, vocab: u32, k: u32 });
 
 fn rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
@@ -66,17 +92,40 @@ fn wide_rows(cx: &Cx<'_>, act: Act) -> [usize; 3] {
     [cx.capacity(act) as usize, blocks, 1]
 }
 
-pub(super) fn embed(cx: &Cx<'_>, table: MatrixId, out: Act) -> Result<()> {
-    let raw = cx.weights.raw(table);
-    let params = Embed {
-        step: cx.step,
-        table: raw.data,
-        row_bytes: raw.row_bytes,
-        out: cx.act(out),
-        dtype: raw.dtype,
-        width: cx.width(out) as u32,
+/// Rows of embeddings or of taps, the first of `ops`, and beside them angles, if those are next: both are made of the step's data
+/// alone. Returns how many ops that was, none where they begin with another.
+pub(super) fn first_rows(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let [Op::Embed { out, .. } | Op::LoadTaps { out }, behind @ ..] = ops else { return Ok(0) };
+    let angles = match behind.first() {
+        Some(Op::Angles { inv_freq, magnitude, out }) => Some(angles_params(cx, *inv_freq, *magnitude, *out)),
+        _ => None,
     };
-    cx.launch(("embed", "embed"), wide_rows(cx, out), 256, 0, &params)
+    let n_ops = 1 + usize::from(angles.is_some());
+    ops[..n_ops].iter().for_each(|op| cx.forget_images(op));
+    let [rows, blocks, _] = wide_rows(cx, *out);
+    // A block more for the angles.
+    let grid = [rows, blocks + n_ops - 1, 1];
+    let (step, blocks, angles) = (cx.step, blocks as u32, angles.unwrap_or(NO_ANGLES));
+    if let Op::Embed { table, out } = ops[0] {
+        let raw = cx.weights.raw(table);
+        let params = Embed {
+            step,
+            table: raw.data,
+            row_bytes: raw.row_bytes,
+            out: cx.act(out),
+            dtype: raw.dtype,
+            width: cx.width(out) as u32,
+            blocks,
+            pad: 0,
+            angles,
+        };
+        cx.launch(("embed", "embed"), grid, 256, 0, &params)?;
+    } else {
+        let (taps, width) = (cx.state.taps.ptr(), cx.state.tap_width as u32);
+        let params = LoadTaps { step, taps, out: cx.act(*out), width, blocks, angles };
+        cx.launch(("copies", "load_taps"), grid, 256, 0, &params)?;
+    }
+    Ok(n_ops)
 }
 
 pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
@@ -147,17 +196,6 @@ pub(super) fn select(cx: &Cx<'_>, x: Act, out: Act) -> Result<()> {
     cx.launch(("copies", "select_rows"), wide_rows(cx, out), 256, 0, &params)
 }
 
-pub(super) fn load_taps(cx: &Cx<'_>, out: Act) -> Result<()> {
-    let params = LoadTaps {
-        step: cx.step,
-        taps: cx.state.taps.ptr(),
-        out: cx.act(out),
-        width: cx.state.tap_width as u32,
-        pad: 0,
-    };
-    cx.launch(("copies", "load_taps"), wide_rows(cx, out), 256, 0, &params)
-}
-
 pub(super) fn concat(cx: &Cx<'_>, parts: &[Act], out: Act) -> Result<()> {
     let (mut xs, mut widths) = ([0; MAX_XS], [0; MAX_XS]);
     for ((x, width), act) in xs.iter_mut().zip(&mut widths).zip(parts) {
@@ -168,10 +206,16 @@ pub(super) fn concat(cx: &Cx<'_>, parts: &[Act], out: Act) -> Result<()> {
     cx.launch(("copies", "concat"), wide_rows(cx, out), 256, 0, &params)
 }
 
-pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) -> Result<()> {
+const NO_ANGLES: AnglesParams = AnglesParams { inv_freq: 0, out: 0, magnitude: 0.0, n: 0 };
+
+fn angles_params(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) -> AnglesParams {
     let n = cx.width(out) as u32 / 2;
-    let params =
-        Angles { step: cx.step, inv_freq: cx.weights.vector(inv_freq), out: cx.act(out), magnitude, n };
+    AnglesParams { inv_freq: cx.weights.vector(inv_freq), out: cx.act(out), magnitude, n }
+}
+
+/// Those that are not made beside other rows.
+pub(super) fn angles(cx: &Cx<'_>, inv_freq: VectorId, magnitude: f32, out: Act) -> Result<()> {
+    let params = AnglesAlone { step: cx.step, angles: angles_params(cx, inv_freq, magnitude, out) };
     cx.launch(("copies", "angles"), rows(cx, out), 128, 0, &params)
 }
 
