@@ -18,7 +18,7 @@ struct Attention {
     // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
     u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;
     u32 head_blocks;            // of the heads that share a key head, where blocks do not take all of them
-    u32 n_shared, n_counters;   // blocks for committed chunks; from a counter to its second, third and fourth
+    u32 n_blocks, n_counters;   // of the launch; from a counter to its second, third and fourth
     u32 n_finishers;            // blocks that put a row's chunks together, each for some of the heads of a key head
     u32 walks;                  // whether prompts' rows have a launch of their own, or ALL_WALK
     ImageShape shape;

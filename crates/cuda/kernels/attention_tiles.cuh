@@ -1,11 +1,10 @@
 // Softmax attention on tensor cores, over keys and values of 16 bits. Pages go in chunks whose bounds are absolute
 // positions, so a row's sums have one order whoever is beside it.
 //
-// The first blocks of the grid share out the chunks that are committed: one chunk or several short ones, one key head, and up to
-// MT x 16 (row, head) pairs at a time, so that a page is read once for all of them. The last blocks have a row and a key head each: what
-// the row sees from the first chunk on that is not wholly committed, gathered along its path, and then the row's chunks put
-// together in order. They wait for the first ones, which were started before them. Where rows are few, more blocks put
-// together, some of the heads each.
+// Blocks share out the chunks that are committed: one chunk or several short ones, one key head, and up to MT x 16 (row, head) pairs
+// at a time, so that a page is read once for all of them. Then each has a row and a key head: what the row sees from the first
+// chunk on that is not wholly committed, gathered along its path, and the row's chunks put together in order when others are
+// done with theirs, for which all blocks must run at once. Where rows are few, more blocks put together, some of the heads each.
 //
 // A prompt's rows have a launch of their own: a block walks all chunks of a group of rows and puts them together as it goes.
 #pragma once
@@ -51,10 +50,20 @@ struct Work {
     u32 finisher;             // which of the row's
 };
 
-// What a block works on next, and where its first page lies; ~0: there is nothing.
+// Where a page lies, if not in one piece: position by position in `places`; nowhere.
+#define GATHERED 0xfffffffffffffffeull
+#define NOWHERE 0xffffffffffffffffull
+
+// What a block works on next, and where its first page lies.
 struct Ahead {
     Work work;
     u64 held;
+};
+
+// A row's own pages, how many chunks of others it waits for, and how many wait for the same.
+struct Tail {
+    Work work;
+    u32 n_others, n_waiting, is_there;
 };
 
 // What a block does; tails see rows along their path.
@@ -113,8 +122,7 @@ struct Attend {
         }
     }
 
-    // Begins to copy a page's keys (0) or values (1), `n` positions of it. A page whose rows are sure lies at `held`; of a
-    // tail's, `places` has where each position is, or ~0.
+    // Begins to copy a page's keys (0) or values (1), `n` positions of it.
     __device__ __forceinline__ void load_page(u32 plane, u32 stage, u64 held, u32 n = PAGE) const {
         constexpr u32 CHUNKS = D / 8, STEP = N_THREADS / CHUNKS;
         const u32 stride = plane ? L::VALUE_STRIDE : L::KEY_STRIDE, chunk = threadIdx.x % CHUNKS;
@@ -125,11 +133,11 @@ struct Attend {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
             to += STEP * stride;
         };
-        if (kind == TAIL) {
+        if (kind != WALK && held == GATHERED) {
 #pragma unroll 2
             for (; at < PAGE; at += STEP) {
                 const u64 place = places()[at];
-                copy(place == ~0ull ? base : base + place, place == ~0ull ? 0 : 16);
+                copy(place == NOWHERE ? base : base + place, place == NOWHERE ? 0 : 16);
             }
         } else {
             // Little is to be done for a copy: a page is a thousand of them, and what waits for it is in a hurry.
@@ -141,17 +149,16 @@ struct Attend {
     }
 
     // Where the positions of a tail's page are, as its row sees them. Behind it there must be a barrier.
-    __device__ __forceinline__ void find_places(const Work& w, u32 page) const {
-        if (kind != TAIL || threadIdx.x >= PAGE) return;
-        const u32 pos = page * PAGE + threadIdx.x;
-        places()[threadIdx.x] = pos < w.end ? place_of(w, slot_of(p.step, w.row, w.sure_end, pos)) : ~0ull;
+    __device__ __forceinline__ void find_places(const Work& w, u32 page, u32 nth = threadIdx.x) const {
+        if (nth >= PAGE) return;
+        const u32 pos = page * PAGE + nth;
+        places()[nth] = pos < w.end ? place_of(w, slot_of(p.step, w.row, w.sure_end, pos)) : NOWHERE;
     }
     __device__ __forceinline__ u64 place_of(const Work& w, u32 slot) const {
         return (((u64)page_of(p.step, w.seq, p.cls, slot) * 2 * p.kv_heads + w.kv_head) * PAGE + slot % PAGE) * D;
     }
-    // Of a committed page of the chunk.
     __device__ __forceinline__ u64 held_at(const Work& w, u32 page) const {
-        return kind == TAIL || page > w.last ? 0 : place_of(w, page * PAGE);
+        return kind == TAIL ? GATHERED : page > w.last ? 0 : place_of(w, page * PAGE);
     }
 
     // Scores of N eights of positions of a page, one in STEP, in the two parts that queries have.

@@ -55,6 +55,18 @@ impl Kernel {
         *limit = bytes;
         Ok(())
     }
+
+    /// Blocks of so many threads and so much shared memory that a multiprocessor runs at once.
+    pub(crate) fn blocks_at_once(&self, threads: u32, shared_bytes: usize) -> Result<usize> {
+        self.allow_shared(shared_bytes)?;
+        let (mut n, function) = (0, self.entry.function);
+        // SAFETY: a function of a loaded module; `n` receives the count.
+        let result = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut n, function, threads as i32, shared_bytes)
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", result)?;
+        Ok(n.max(0) as usize)
+    }
 }
 
 pub(super) struct Modules {

@@ -4,7 +4,7 @@ use overdraft_plan::{Attention, AttentionPrepare, KvType, Op, PAGE, RmsNorm, Rop
 
 use super::recurrent::Walks;
 use super::{Cx, kernel_params};
-use crate::driver::{CudaError, Result};
+use crate::driver::{CudaError, Range, Result};
 use crate::linear::ImageShape;
 use crate::step_data::StepView;
 
@@ -78,7 +78,7 @@ kernel_params!(
         kv_type: u32,
         gated: u32,
         head_blocks: u32,
-        n_shared: u32,
+        n_blocks: u32,
         n_counters: u32,
         n_finishers: u32,
         walks: u32,
@@ -115,7 +115,7 @@ impl AttentionParams {
             kv_type: cx.state.kv_type(),
             gated: u32::from(op.gated),
             head_blocks: 0,
-            n_shared: 0,
+            n_blocks: 0,
             n_counters: 0,
             n_finishers: 1,
             walks: 0,
@@ -227,21 +227,50 @@ const PAIR: usize = 40;
 /// Weights of a tile's 16 (row, head) pairs for a page, as two numbers.
 const WEIGHTS: usize = 2 * 16 * (2 * PAGE + 16);
 
-/// `Layout` of `attention_tiles.cuh`, for so many tiles.
-fn tile_bytes(d: usize, tiles: usize, has_room: bool) -> usize {
-    // `Ahead`
-    let ahead = 72;
-    page_bytes(d, has_room) + tiles * (64 * d + 16 * 4 * (PAGE + 4) + WEIGHTS + 16 * PAIR) + 8 * PAGE + ahead
+/// Whether four warps multiply together.
+fn has_groups(sm: u32) -> bool {
+    sm == 90
+}
+
+/// How committed chunks and tails are worked on.
+struct ChunkShape {
+    /// (Row, head) pairs that share a page.
+    pairs: usize,
+    threads: u32,
+    shared_bytes: usize,
+}
+
+impl ChunkShape {
+    fn new(sm: u32, d: usize, is_wide: bool) -> Self {
+        // Where positions lie, `Ahead` and `Tail`.
+        let found = 8 * PAGE + 72 + 72;
+        if has_groups(sm) {
+            // A group has 32 pairs, or 8; pairs are found by sixteens.
+            let (pairs, groups, factors) = if is_wide { (64, 2, 1) } else { (8, 1, 1) };
+            let shared_bytes = group_bytes(d, pairs, factors) + pairs.max(16) * PAIR + found;
+            return Self { pairs, threads: 128 * (groups + 1), shared_bytes };
+        }
+        // `Layout` of `attention_tiles.cuh`.
+        let tiles = if is_wide { WIDE } else { 1 };
+        let of_tile = 64 * d + 16 * 4 * (PAGE + 4) + WEIGHTS + 16 * PAIR;
+        let shared_bytes = page_bytes(d, has_room(sm)) + tiles * of_tile + found;
+        Self { pairs: 16 * tiles, threads: 256 * tiles as u32, shared_bytes }
+    }
+}
+
+/// `GroupLayout` of `attention_groups.cuh`: two pages, and of each pair its query and weights as two numbers, shares of their
+/// sum, largest scores, factors; barriers.
+fn group_bytes(d: usize, pairs: usize, factors: usize) -> usize {
+    let pages = 2 * (PAGE / 2 * (4 * d + 64) + PAGE * (2 * d + 16));
+    let of_pair = 4 * d + 4 * PAGE + 4 * PAGE / 2 + 4 * 4 + factors * 4;
+    pages + pairs * of_pair + 2 * 4 * 8
 }
 
 /// Threads of a block that walks, and its shared memory.
 fn walk_shape(sm: u32, d: usize) -> (u32, usize) {
-    if sm == 90 {
-        // `GroupLayout` of `attention_walk_wgmma.cuh`: two pages, and of each pair its query and weights as two numbers,
-        // shares of their sum, largest scores, factors; barriers.
-        let pages = 2 * (PAGE / 2 * (4 * d + 64) + PAGE * (2 * d + 16));
-        let of_pair = 4 * d + 4 * PAGE + 4 * PAGE / 2 + 4 * 4 + 3 * 4 + PAIR;
-        return (384, pages + 16 * WALK_TILES * of_pair + 2 * 4 * 8);
+    if has_groups(sm) {
+        let pairs = 16 * WALK_TILES;
+        return (384, group_bytes(d, pairs, 3) + pairs * PAIR);
     }
     // `WalkLayout` of `attention_walk.cuh`: without scores, with what two warps hand each other.
     let tile = 64 * d + WEIGHTS + 32 * 16 + 2 * 16 * 4 + 16 * PAIR;
@@ -251,13 +280,15 @@ fn walk_shape(sm: u32, d: usize) -> (u32, usize) {
 fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let bucket = cx.capacity(op.q) as usize;
     let device = cx.gpu.device;
-    // More pairs share a page as soon as one tile does not hold them.
-    let bytes = |tiles: usize| tile_bytes(op.head_dim, tiles, has_room(device.sm));
-    let is_wide = bucket * op.heads / op.kv_heads > 16 && bytes(WIDE) <= device.max_shared_bytes;
-    let tiles = if is_wide { WIDE } else { 1 };
-    let threads = 256 * tiles as u32;
-    // As many as run at once: rows' own blocks come behind them. (Two to a multiprocessor of wide ones, of which one has room, made three turns of two.)
-    let n_shared = if op.head_dim < MAX_HEAD_DIM && !is_wide { 2 } else { 1 } * device.n_multiprocessors;
+    // More pairs share a page as soon as the narrow kernel does not hold them.
+    let [narrow, wide] = [false, true].map(|is_wide| ChunkShape::new(device.sm, op.head_dim, is_wide));
+    let is_wide = bucket * op.heads / op.kv_heads > narrow.pairs && wide.shared_bytes <= device.max_shared_bytes;
+    let shape = if is_wide { wide } else { narrow };
+    let kernel = tile_entry(cx.state.kv, op.head_dim, if is_wide { Tiles::Wide } else { Tiles::One });
+    // Not more than run at once, for they wait for each other.
+    let at_once = device.kernel(kernel.0, kernel.1)?.blocks_at_once(shape.threads, shape.shared_bytes)?;
+    let at_once = at_once.clamp(1, 2);
+    let n_blocks = at_once * device.n_multiprocessors;
     let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
     let group = op.heads / op.kv_heads;
     // As many as the device runs at once.
@@ -269,7 +300,7 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let can_walk = walk_bytes <= device.max_shared_bytes;
     let walks = if can_walk && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
     let mut params = AttentionParams {
-        n_shared: n_shared as u32,
+        n_blocks: n_blocks as u32,
         n_counters,
         n_finishers: n_finishers as u32,
         walks: walks as u32,
@@ -285,12 +316,13 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     if walks == Walks::All {
         return Ok(());
     }
+    let kv_bytes = cx.state.attention(op.layer).kv.len();
     for first in (0..bucket).step_by(TILE_ROWS) {
         let rows = (bucket - first).min(TILE_ROWS);
         (params.first_row, params.n_rows) = (first as u32, rows as u32);
-        let grid = [n_shared + rows * op.kv_heads * n_finishers, 1, 1];
-        let kernel = tile_entry(cx.state.kv, op.head_dim, if is_wide { Tiles::Wide } else { Tiles::One });
-        cx.launch(kernel, grid, threads, bytes(tiles), &params)?;
+        // Pages of a long context would push all else out of L2.
+        cx.gpu.queue.set_read_once(Range { at: params.kv, bytes: kv_bytes });
+        cx.launch(kernel, [n_blocks, 1, 1], shape.threads, shape.shared_bytes, &params)?;
     }
     Ok(())
 }
