@@ -14,7 +14,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
     using typename Base::L, typename Base::Counter, typename Base::Softmax;
     using Base::p, Base::room, Base::kind, Base::NC, Base::N_THREADS, Base::COPY_THREADS, Base::FINDS, Base::pairs, Base::places, Base::held_at, Base::find_places, Base::partial,
         Base::counter, Base::ahead, Base::find_chunks, Base::next_item, Base::share, Base::full, Base::empty, Base::leave, Base::load_queries, Base::copy_plane,
-        Base::begin_scores, Base::weigh, Base::add_values, Base::sum_of_weights, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
+        Base::begin_scores, Base::weigh, Base::add_page, Base::own_pair, Base::pair_of_total;
     u32 n_pages = 0, n_begun = 0;  // pages so far; whether copies of the next are under way
 
     static __device__ __forceinline__ void meet_all() { asm volatile("bar.sync 3, %0;" ::"n"(N_THREADS) : "memory"); }
@@ -126,7 +126,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
 
     // A group's pairs through all pages.
     __device__ __forceinline__ void multiply(const Work& w, u32 group, u32 warp) const {
-        const u32 lane = threadIdx.x & 31, owner = owner_of_total(warp);
+        const u32 lane = threadIdx.x & 31;
         const Pair* const of_group = pairs() + L::PAIRS_OF_GROUP * group;
         const Pair &own = of_group[own_pair()], &of_total = of_group[pair_of_total(warp)];
         Softmax softmax = {own.from, own.end, -INFINITY_F, 0.0f};
@@ -154,7 +154,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
         wgmma_wait<0>();
 #pragma unroll 1
         for (u32 page = w.page, i = n_pages; page <= w.last; page++, i++) {
-            const u32 chunk = chunk_of(page), stage = i % 2;
+            const u32 chunk = chunk_of(page);
             const bool ends_chunk = page == w.last || chunk_of(page + 1) != chunk;
             const auto end_chunk = [&](Softmax& s) {
                 if (ends_chunk) {
@@ -164,18 +164,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
                 return make_float2(0.0f, 0.0f);
             };
             const float3 factors = weigh(page, page * PAGE >= from && page * PAGE + PAGE <= end, group, warp, scores, softmax, end_chunk);
-            barrier_wait(full(stage, 1), i / 2 % 2);
-            add_values(stage, group, warp, begins_chunk, acc);
-            // Scores of the next page, while the chunk is put away.
-            if (page < w.last) {
-                begin_scores(i + 1, group, warp, scores);
-                wgmma_wait<1>();
-            } else {
-                wgmma_wait<0>();
-            }
-            leave(empty(stage, 1));
-            const float sum = sum_of_weights(group, warp);
-            total = __fmaf_rn(total, __shfl_sync(0xffffffffu, factors.x, owner), sum);
+            add_page(i, page < w.last, group, warp, begins_chunk, factors.x, acc, scores, total);
             if (ends_chunk) {
                 if (lane % 4 == 0 && (NP == 4 || warp == 0) && of_total.head != ~0u) partial(of_total, chunk)[1] = total;
                 store_sums(of_group, warp, chunk, acc);

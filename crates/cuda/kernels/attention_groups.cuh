@@ -314,5 +314,21 @@ struct Groups : BASE {
         score(i % 2, group, warp, scores);
         leave(empty(i % 2, 0));
     }
+    // The i-th page's values, and the sum of its weights to a pair's total, of which its owner says what is left. The next page's scores are
+    // under way when this ends.
+    __device__ __forceinline__ void add_page(u32 i, bool has_next, u32 group, u32 warp, bool begins_chunk, float left, float (&acc)[NC][NP][4],
+                                             float (&scores)[2 * NP][4], float& total) const {
+        barrier_wait(full(i % 2, 1), i / 2 % 2);
+        add_values(i % 2, group, warp, begins_chunk, acc);
+        if (has_next) {
+            begin_scores(i + 1, group, warp, scores);
+            wgmma_wait<1>();
+        } else {
+            wgmma_wait<0>();
+        }
+        leave(empty(i % 2, 1));
+        const float sum = sum_of_weights(group, warp);
+        total = __fmaf_rn(total, __shfl_sync(0xffffffffu, left, owner_of_total(warp)), sum);
+    }
 };
 #endif

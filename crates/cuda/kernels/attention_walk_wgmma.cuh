@@ -10,8 +10,8 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
     using Base = Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D, 4, 2, 3>>>;
     using typename Base::L, typename Base::Softmax;
     using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::COPY_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
-        Base::put, Base::full, Base::empty, Base::leave, Base::load_queries, Base::copy_plane, Base::begin_scores, Base::weigh, Base::add_values,
-        Base::factors_of, Base::sum_of_weights, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
+        Base::put, Base::full, Base::empty, Base::leave, Base::load_queries, Base::copy_plane, Base::begin_scores, Base::weigh, Base::add_page,
+        Base::factors_of, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
 
     struct Totals {
         float chunk, all;
@@ -52,7 +52,6 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
         for (u32 page = w.page, i = 0; page <= w.last; page++, i++) {
             const bool ends_chunk = page == w.last || chunk_of(page + 1) != chunk_of(page);
             const bool begins_chunk = page == w.page || chunk_of(page - 1) != chunk_of(page);
-            const u32 stage = i % 2, parity = i / 2 % 2;
             const auto end_chunk = [&](Softmax& s) {
                 if (!ends_chunk) return make_float2(0.0f, 0.0f);
                 Merge merged = {s.all_max, 0.0f};
@@ -61,18 +60,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
                 return two;
             };
             const float3 factors = weigh(page, page * PAGE >= from && page * PAGE + PAGE <= end, group, warp, scores, softmax, end_chunk);
-            barrier_wait(full(stage, 1), parity);
-            add_values(stage, group, warp, begins_chunk, acc);
-            // Scores of the next page, while the chunk joins those before it.
-            if (page < w.last) {
-                begin_scores(i + 1, group, warp, scores);
-                wgmma_wait<1>();
-            } else {
-                wgmma_wait<0>();
-            }
-            leave(empty(stage, 1));
-            const float sum = sum_of_weights(group, warp);
-            totals.chunk = __fmaf_rn(totals.chunk, __shfl_sync(0xffffffffu, factors.x, owner), sum);
+            add_page(i, page < w.last, group, warp, begins_chunk, factors.x, acc, scores, totals.chunk);
             if (ends_chunk) {
                 const float old = __shfl_sync(0xffffffffu, factors.y, owner), added = __shfl_sync(0xffffffffu, factors.z, owner);
                 totals = {0.0f, __fmaf_rn(totals.chunk, added, totals.all * old)};

@@ -282,7 +282,8 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let device = cx.gpu.device;
     // More pairs share a page as soon as the narrow kernel does not hold them.
     let [narrow, wide] = [false, true].map(|is_wide| ChunkShape::new(device.sm, op.head_dim, is_wide));
-    let is_wide = bucket * op.heads / op.kv_heads > narrow.pairs && wide.shared_bytes <= device.max_shared_bytes;
+    let is_wide =
+        bucket * op.heads / op.kv_heads > narrow.pairs && wide.shared_bytes <= device.max_shared_bytes;
     let shape = if is_wide { wide } else { narrow };
     let kernel = tile_entry(cx.state.kv, op.head_dim, if is_wide { Tiles::Wide } else { Tiles::One });
     // Not more than run at once, for they wait for each other.
