@@ -5,7 +5,7 @@
 template <int D, int MT, bool BF16>
 struct Chunks : Sharing<Chunks<D, MT, BF16>, D, Attend<D, MT, BF16>, 256 * MT, 0> {
     using Base = Sharing<Chunks<D, MT, BF16>, D, Attend<D, MT, BF16>, 256 * MT, 0>;
-    using typename Base::L, typename Base::Counter;
+    using typename Base::Counter;
     using Base::p, Base::room, Base::kind, Base::acc, Base::NT, Base::M, Base::FINDS, Base::pairs, Base::load_queries, Base::load_page, Base::held_at, Base::score,
         Base::weigh, Base::add_values, Base::find_places, Base::partial, Base::counter, Base::ahead, Base::find_chunks, Base::next_item, Base::share;
     u32 stage = 0;  // of the page at hand

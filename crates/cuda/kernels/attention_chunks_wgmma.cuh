@@ -13,7 +13,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
     using Base = GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP, GROUPS>;
     using typename Base::L, typename Base::Counter, typename Base::Softmax;
     using Base::p, Base::room, Base::kind, Base::NC, Base::N_THREADS, Base::COPY_THREADS, Base::FINDS, Base::pairs, Base::places, Base::held_at, Base::find_places, Base::partial,
-        Base::counter, Base::ahead, Base::find_chunks, Base::next_item, Base::share, Base::full, Base::empty, Base::leave, Base::load_queries, Base::copy_plane,
+        Base::counter, Base::ahead, Base::find_chunks, Base::next_item, Base::share, Base::full, Base::empty, Base::init_barriers, Base::leave, Base::load_queries, Base::copy_plane,
         Base::begin_scores, Base::weigh, Base::add_page, Base::own_pair, Base::pair_of_total;
     u32 n_pages = 0, n_begun = 0;  // pages so far; whether copies of the next are under way
 
@@ -39,8 +39,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
         if (GROUPS > 1) registers_fewer<72>();
         if (threadIdx.x >= FINDS) {
             if (threadIdx.x == FINDS) {
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) barrier_init(full(i / 2, i % 2), COPY_THREADS), barrier_init(empty(i / 2, i % 2), N_THREADS / 32);
+                init_barriers(N_THREADS / 32);
                 barrier_init_visible();
             }
             share();
@@ -132,13 +131,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
         Softmax softmax = {own.from, own.end, -INFINITY_F, 0.0f};
         float total = 0.0f;
         const u32 from = __reduce_max_sync(0xffffffffu, own.head == ~0u ? 0 : own.from), end = __reduce_min_sync(0xffffffffu, own.head == ~0u ? ~0u : own.end);
-        float acc[NC][NP][4];
-#pragma unroll
-        for (u32 block = 0; block < NC; block++)
-#pragma unroll
-            for (u32 n = 0; n < NP; n++)
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) acc[block][n][i] = 0.0f;
+        float acc[NC][NP][4] = {};
         bool begins_chunk = !(kind == TAIL && w.is_cut);
         if (!begins_chunk) {
             if (lane == 0)

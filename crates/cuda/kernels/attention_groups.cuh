@@ -71,6 +71,12 @@ struct Groups : BASE {
     __device__ __forceinline__ u32 full(u32 stage, u32 plane) const { return shared_address(room + L::FULL) + (2 * stage + plane) * 8; }
     __device__ __forceinline__ u32 empty(u32 stage, u32 plane) const { return shared_address(room + L::EMPTY) + (2 * stage + plane) * 8; }
 
+    // By a thread, before others go on: how many warps leave a page.
+    __device__ __forceinline__ void init_barriers(u32 n_warps) const {
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) barrier_init(full(i / 2, i % 2), COPY_THREADS), barrier_init(empty(i / 2, i % 2), n_warps);
+    }
+
     // Queries in two parts each. A step's 16 columns are the channels that attention_tiles.cuh puts there.
     __device__ __forceinline__ void load_queries(u32 n_eights) const {
 #pragma unroll 4

@@ -9,8 +9,8 @@ template <int D, bool BF16>
 struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D, 4, 2, 3>>> {
     using Base = Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D, 4, 2, 3>>>;
     using typename Base::L, typename Base::Softmax;
-    using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::COPY_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
-        Base::put, Base::full, Base::empty, Base::leave, Base::load_queries, Base::copy_plane, Base::begin_scores, Base::weigh, Base::add_page,
+    using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
+        Base::put, Base::init_barriers, Base::load_queries, Base::copy_plane, Base::begin_scores, Base::weigh, Base::add_page,
         Base::factors_of, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
 
     struct Totals {
@@ -38,13 +38,9 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
         Softmax softmax = {own.from, own.end, -INFINITY_F, own.all.max};
         totals = {0.0f, pairs()[L::PAIRS_OF_GROUP * group + pair_of_total(warp)].all.total};
         const u32 from = __reduce_max_sync(0xffffffffu, own.head == ~0u ? 0 : own.from), end = __reduce_min_sync(0xffffffffu, own.head == ~0u ? ~0u : own.end);
-        float acc[NC][NP][4];
+        float acc[NC][NP][4] = {};
 #pragma unroll
-        for (u32 block = 0; block < NC; block++)
-#pragma unroll
-            for (u32 n = 0; n < NP; n++)
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) all[block][n][i] = acc[block][n][i] = 0.0f;
+        for (u32 i = 0; i < NC * NP * 4; i++) all[i / (4 * NP)][i / 4 % NP][i % 4] = 0.0f;
         float scores[2 * NP][4];
         begin_scores(0, group, warp, scores);
         wgmma_wait<0>();
@@ -87,9 +83,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
         const u32 warp = __shfl_sync(0xffffffffu, threadIdx.x >> 5, 0), group = warp / 4, lane = threadIdx.x & 31, g = lane / 4, t = lane % 4;
         const u32 n_groups = (w.n_rows * (p.heads / p.kv_heads) + L::PAIRS_OF_GROUP - 1) / L::PAIRS_OF_GROUP;
         find_pairs(w);
-        if (threadIdx.x == 0)
-#pragma unroll
-            for (u32 i = 0; i < 4; i++) barrier_init(full(i / 2, i % 2), COPY_THREADS), barrier_init(empty(i / 2, i % 2), 4 * n_groups);
+        if (threadIdx.x == 0) init_barriers(4 * n_groups);
         barrier_init_visible();
         __syncthreads();
         pdl_wait();
