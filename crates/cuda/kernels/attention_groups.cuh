@@ -104,8 +104,8 @@ struct Groups : BASE {
     }
 
     // Of the four warps that copy: keys (0) or values (1) of the i-th page, when its place is free. `from(at)`: where a position's channels
-    // are, or NOWHERE.
-    template <class From>
+    // are; or NOWHERE, if it HAS_GAPS.
+    template <bool HAS_GAPS, class From>
     __device__ __forceinline__ void copy_plane(u32 plane, u32 i, From from) const {
         constexpr u32 CHUNKS = D / 8, STEP = COPY_THREADS / CHUNKS;
         const u32 stage = i % 2, first = threadIdx.x % COPY_THREADS / CHUNKS, chunk = threadIdx.x % CHUNKS, step = plane ? STEP * L::VALUE_STRIDE : STEP / 2 * L::KEY_PAIR;
@@ -115,7 +115,8 @@ struct Groups : BASE {
 #pragma unroll 8
         for (u32 k = 0; k < PAGE / STEP; k++) {
             const u64 at = from(k * STEP + first);
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + k * step), "l"(at == NOWHERE ? base : base + at), "r"(at == NOWHERE ? 0 : 16)
+            const bool is_gap = HAS_GAPS && at == NOWHERE;
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + k * step), "l"(is_gap ? base : base + at), "r"(is_gap ? 0 : 16)
                          : "memory");
         }
         copies_arrive(full(stage, plane));

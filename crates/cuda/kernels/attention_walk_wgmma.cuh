@@ -10,7 +10,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
     using Base = Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D, 4, 2, 3>>>;
     using typename Base::L, typename Base::Softmax;
     using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
-        Base::put, Base::init_barriers, Base::load_queries, Base::copy_plane, Base::begin_scores, Base::weigh, Base::add_page,
+        Base::put, Base::init_barriers, Base::load_queries, Base::begin_scores, Base::weigh, Base::add_page,
         Base::factors_of, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
 
     struct Totals {
@@ -25,7 +25,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
             const u32 n = min(PAGE, w.end - page * PAGE);
 #pragma unroll
             for (u32 plane = 0; plane < 2; plane++)
-                copy_plane(plane, i, [&](u32 at) { return at < n ? held + at * D : NOWHERE; });
+                this->template copy_plane<true>(plane, i, [&](u32 at) { return at < n ? held + at * D : NOWHERE; });
             held = next;
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
