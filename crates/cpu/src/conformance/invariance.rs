@@ -155,8 +155,10 @@ pub fn check_chunks(
 }
 
 /// Parents (row 0 is the root) of a chain as deep as allowed with branches along it.
-pub const DEEP_TREE: [usize; 24] =
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 0, 17, 3, 20, 20, 9, 15];
+pub const DEEP_TREE: [usize; 31] = [
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0, 0, 17, 3, 20, 20, 9, 15, 8, 25, 26, 12, 0, 29,
+    30,
+];
 
 /// Every row of a tree below a root at each of `root_positions` has the bits of decoding its path alone, and so has
 /// what follows once the path is committed; verifying twice gives the same bits; and decoding on plainly gives the

@@ -39,20 +39,8 @@ const LONE_ROOM: usize = DIM * DIM
     + 2 * 14
     + 6;
 
-/// `PairRoom` of `recurrent_pair.cuh`, in words.
-const OWN_PLACES: usize = WINDOW_ROWS + TILE;
-const PLACES: usize = OWN_PLACES + TILE;
-const PAIR_ROOM: usize = (OWN_PLACES + TILE + 2 * TILE) * 2 * DIM
-    + PLACES * DIM / 2
-    + 2 * TILE * (PLACES + 4)
-    + DIM * DIM
-    + 4 * (2 * DIM + DIM / 2)
-    + TILE * (4 * REACH + 1 + 2 * TILE + 4)
-    + TILE / 2 * DIM
-    + 3 * (4 + 2)
-    + PLACES
-    + 5 * TILE
-    + 1;
+/// Of a block of `recurrent_pair.cu`, whose tiles of 16 and of 32 rows share it: all that compute capability 9.0 has for one.
+const PAIR_BYTES: usize = 227 * 1024;
 
 /// `RuleRoom` of `recurrent_rule.cu`, in words.
 const WALK_ROOM: usize = 5 * TILE * STRIDE
@@ -69,6 +57,8 @@ const KEEPERS: usize = 8;
 const WALK_BUCKET: usize = 128;
 /// Buckets that are worth two blocks a head. All kernels give the same bits.
 const PAIR_BUCKETS: std::ops::RangeInclusive<usize> = 16..=64;
+/// Those whose rows may be one tile of 32.
+const PAIR_32_BUCKETS: std::ops::RangeInclusive<usize> = 17..=32;
 
 /// Which rows have launches for prompts' rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -299,7 +289,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && rule.is_some()
         && device.sm >= 90
         && PAIR_BUCKETS.contains(&bucket)
-        && 4 * PAIR_ROOM <= device.max_shared_bytes
+        && PAIR_BYTES <= device.max_shared_bytes
         && n_seqs * shape.value_heads <= device.n_multiprocessors;
     // The only sequence of a bucket for more than one row has more than one.
     let has_lone = is_full
@@ -359,7 +349,8 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
     }
     if has_pairs {
         let grid = [2 * shape.value_heads, n_seqs, 1];
-        return cx.launch(("recurrent_pair", "recurrent_pair"), grid, PAIR_THREADS, 4 * PAIR_ROOM, &params);
+        let entry = if PAIR_32_BUCKETS.contains(&bucket) { "recurrent_pair_32" } else { "recurrent_pair" };
+        return cx.launch(("recurrent_pair", entry), grid, PAIR_THREADS, PAIR_BYTES, &params);
     }
     // First of the two the one that often has nothing to do: its blocks have gone when the kernel before this one ends.
     if bucket > 1 || !has_lone {
