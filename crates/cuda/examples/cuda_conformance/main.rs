@@ -5,6 +5,7 @@
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
+//!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
 //!
 //! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there. With `--apart`
 //! first no launch overlaps another, as racecheck wants it (and `--threads 1`).
@@ -13,6 +14,7 @@
 
 #![allow(clippy::print_stdout, reason = "a program that reports")]
 
+mod card;
 #[path = "../../../models/tests/common/mod.rs"]
 mod common;
 mod fixtures;

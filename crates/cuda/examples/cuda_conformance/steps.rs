@@ -1,5 +1,6 @@
 //! How long a step takes: a model from a file, one sequence at given contexts, steps of every bucket up to 64 rows, whole
-//! and of one kind of op at a time; those also for a prompt's rows, and for rows of each of several sequences, up to 128.
+//! and of one kind of op at a time; those also for a prompt's rows, and for rows of each of several sequences, up to 128. Or steps of
+//! some sizes on and on, with the power they take.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,9 +11,13 @@ use overdraft_models::{Checkpoint, Decoder, RecordOptions};
 use overdraft_plan::draw::Drawing;
 use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
+use super::card::Card;
+
 const REPEATS: usize = 30;
 /// Rows of a prompt's steps, unless others are asked for.
 const PROMPT: usize = 512;
+/// Steps that are queued behind one another where they run on and on.
+const QUEUED: usize = 8;
 
 type Belongs = fn(&Op) -> bool;
 
@@ -55,6 +60,8 @@ struct Timed {
     n_classes: usize,
     n_slots: usize,
     prompt: usize,
+    /// Of drafts.
+    rows: Vec<usize>,
 }
 
 impl Timed {
@@ -177,13 +184,43 @@ impl Timed {
         }
     }
 
+    /// Steps on and on: what a card that is warm and at its power limit does.
+    fn steady(&mut self, context: usize, seconds: f64) {
+        println!(
+            "{:>6} {:>9} {:>7} {:>7} {:>7}   at {context}, {seconds} s each",
+            "rows", "ms", "W", "MHz", "J"
+        );
+        for rows in self.rows.clone() {
+            let step = self.step(context, rows, false);
+            let id = self.cuda.prepare(self.record(rows)).unwrap();
+            let card = Card::watch();
+            let (begun, mut times) = (Instant::now(), Vec::new());
+            while begun.elapsed().as_secs_f64() < seconds {
+                let batch = Instant::now();
+                (0..QUEUED).for_each(|_| self.cuda.run(id, self.state, &step).unwrap());
+                self.cuda.wait().unwrap();
+                times.push(1e3 * batch.elapsed().as_secs_f64() / QUEUED as f64);
+            }
+            let mut late = times.split_off(times.len() / 2);
+            late.sort_by(f64::total_cmp);
+            let ms = late[late.len() / 2];
+            print!("{rows:>6} {ms:>9.3}");
+            match card.and_then(Card::end) {
+                Some(drawn) => {
+                    println!(" {:>7.0} {:>7.0} {:>7.2}", drawn.watts, drawn.mhz, 1e-3 * ms * drawn.watts)
+                }
+                None => println!("   no nvidia-smi to ask"),
+            }
+        }
+    }
+
     fn kinds(&mut self, context: usize, only: &[&str]) {
         println!(
             "{:<12} {:>6} {:>9} {:>6} {:>12} {:>9}   at {context}",
             "kind", "rows", "median us", "nodes", "us a node", "sequences"
         );
         for (name, belongs) in KINDS.into_iter().filter(|k| only.is_empty() || only.contains(&k.0)) {
-            let drafts: &[usize] = if self.prompt == PROMPT { &[1, 16, 32, 64] } else { &[] };
+            let drafts: &[usize] = if self.prompt == PROMPT { &self.rows } else { &[] };
             let drafts = drafts.iter().map(|&rows| (rows, self.step(context, rows, false)));
             let prompt = (self.prompt, self.step(context, self.prompt, true));
             let streams = [self.n_slots, 128]
@@ -209,15 +246,44 @@ impl Timed {
     }
 }
 
+/// What stands behind `name`, and no longer does.
+fn option(args: &mut Vec<String>, name: &str) -> Option<String> {
+    let at = args.iter().position(|a| a == name)?;
+    args.remove(at);
+    (at < args.len()).then(|| args.remove(at))
+}
+
+fn numbers(list: &str) -> Vec<usize> {
+    list.split(',').filter_map(|n| n.parse().ok()).collect()
+}
+
 pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
+    let mut args = args.to_vec();
+    let rows = option(&mut args, "--rows").map(|list| numbers(&list));
+    let seconds = option(&mut args, "--seconds").and_then(|s| s.parse::<f64>().ok());
+    let keys = match option(&mut args, "--keys").as_deref() {
+        None | Some("f16") => KvType::F16,
+        Some("bf16") => KvType::Bf16,
+        Some("f32") => KvType::F32,
+        Some(other) => {
+            println!("--keys is f16, bf16 or f32, not `{other}`");
+            return false;
+        }
+    };
     let Some(file) = args.first() else {
         println!(
-            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise] [rows of a prompt's step]"
+            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise] [rows of a prompt's step]\n\
+             [--rows 1,16,32,64] [--keys f16|bf16|f32] [--seconds 4: those rows' whole steps on and on, and their power]"
         );
         return false;
     };
+    let rows = rows.unwrap_or_else(|| if seconds.is_some() { vec![1, 16, 32] } else { vec![1, 16, 32, 64] });
+    if let Some(odd) = rows.iter().find(|n| !(1..=64).contains(*n) || !BUCKETS.contains(n)) {
+        println!("--rows: no bucket of up to 64 rows has {odd}; there are: {:?}", &BUCKETS[..9]);
+        return false;
+    }
     let contexts = args.get(1).map_or("512", String::as_str);
-    let contexts: Vec<usize> = contexts.split(',').filter_map(|n| n.parse().ok()).collect();
+    let contexts = numbers(contexts);
     let only: Vec<&str> =
         args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').filter(|kind| !kind.is_empty()).collect());
     if let Some(unknown) = only.iter().find(|kind| KINDS.iter().all(|k| k.0 != **kind)) {
@@ -229,7 +295,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let started = Instant::now();
     let decoder = Decoder::load(&checkpoint, |_, _| {}).unwrap();
     let mut cuda = Cuda::new(device.clone()).unwrap();
-    let mut spec = decoder.state_spec(KvType::F16);
+    let mut spec = decoder.state_spec(keys);
     let pages = (contexts.iter().max().unwrap_or(&0) + prompt).div_ceil(PAGE);
     let n_slots = args.get(2).and_then(|n| n.parse().ok()).unwrap_or(1).max(1);
     spec.slots = n_slots;
@@ -238,7 +304,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     let state = cuda.allocate(&spec).unwrap();
     let n_classes = spec.classes.len();
     let mut timed =
-        Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots, prompt };
+        Timed { cuda, decoder, state, table: (0..pages as u32).collect(), n_classes, n_slots, prompt, rows };
     let mut at = 0;
     for (nth, context) in contexts.into_iter().enumerate() {
         let last = timed.read(at, context, nth == 0 && only.is_empty());
@@ -247,6 +313,10 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
             "{file}: {context} tokens after {:.1} s, the last step {last:.2} ms",
             started.elapsed().as_secs_f32()
         );
+        if let Some(seconds) = seconds {
+            timed.steady(context, seconds);
+            continue;
+        }
         if only.is_empty() {
             timed.whole_steps(context);
         }
