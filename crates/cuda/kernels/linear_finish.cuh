@@ -136,13 +136,13 @@ __device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 
         for (u32 k = 0; k < 4; k++) squares = __fmaf_rn(x[k], x[k], squares);
         x[0] *= weight.x, x[1] *= weight.y, x[2] *= weight.z, x[3] *= weight.w;
     }
+    const int exponent = image_exponent(x);
+    // Shuffles, between which the image can be made.
+    if (p.next_weight) squares = warp_sum(squares);
     // Images are laid out in groups of as many rows as a launch has: what the shape would say of the group is known here.
     const u32 tile = cell * TILES + row / 8;
-    image_store_in((u8*)p.next_image + tile * CELL_BYTES, (u8*)p.next_image + p.next_cells * TILES * CELL_BYTES + tile * REST_BYTES, row % 8, x);
-    if (p.next_weight) {
-        squares = warp_sum(squares);
-        if ((threadIdx.x & 31) == 0) ((float*)p.next_squares)[(p.first_row + row) * p.next_cells + cell] = squares;
-    }
+    image_store_in((u8*)p.next_image + tile * CELL_BYTES, (u8*)p.next_image + p.next_cells * TILES * CELL_BYTES + tile * REST_BYTES, row % 8, x, exponent);
+    if (p.next_weight && (threadIdx.x & 31) == 0) ((float*)p.next_squares)[(p.first_row + row) * p.next_cells + cell] = squares;
 }
 
 // 128 outputs of a row of the group, or as many pairs: gates, whose ups lie 128 further. A warp's, four a lane.
