@@ -5,6 +5,7 @@ use overdraft_plan::{Backend, KvType};
 
 use super::Failure;
 use super::case::{Arithmetic, Case};
+use super::invariance::DEEP_TREE;
 use super::numbers::Random;
 use super::session::{Order, Part, RowOutput, Session};
 use crate::Cpu;
@@ -110,7 +111,7 @@ fn cpu_attention(kv: KvType) -> Distance {
 const TREE: [usize; 9] = [0, 0, 0, 1, 1, 4, 6, 2, 7];
 
 /// Feeds the case's steps to the backend and to the reference: its prompt in uneven chunks, rows of two sequences
-/// apart and interleaved, single rows, and a draft tree. Returns the largest distance of any step.
+/// apart and interleaved, single rows, a draft tree, and a deep one. Returns the largest distance of any step.
 pub fn distance(case: &Case, backend: Box<dyn Backend>) -> Result<Distance, Failure> {
     let context = case.prompt + 256;
     let mut subject = Session::new(case, backend, 2, context)?;
@@ -147,6 +148,11 @@ pub fn distance(case: &Case, backend: Box<dyn Backend>) -> Result<Distance, Fail
         let plain = draw(1);
         let tree = Part { seq: 1, tokens: &drafts, draft_parents: &TREE };
         both(&[tree, Part::chain(0, &plain)], Order::Apart)?;
+    }
+    // As many rows of one sequence as backends may take together.
+    let drafts = draw(1 + DEEP_TREE.len());
+    if !case.is_prompt && drafts.len() <= case.most_rows {
+        both(&[Part { seq: 1, tokens: &drafts, draft_parents: &DEEP_TREE }], Order::Apart)?;
     }
     Ok(worst)
 }
