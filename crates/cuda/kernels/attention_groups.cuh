@@ -283,6 +283,16 @@ struct Groups : BASE {
             a[step][0] = first[0], a[step][1] = first[1], a[step][2] = second[0], a[step][3] = second[1];
         }
     }
+    // Of a lane's sums each; its pair is the 2n + i % 2nd.
+    template <class Each>
+    static __device__ __forceinline__ void for_sums(Each each) {
+#pragma unroll
+        for (u32 block = 0; block < NC; block++)
+#pragma unroll
+            for (u32 n = 0; n < NP; n++)
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) each(block, n, i);
+    }
     // Weighted values.
     __device__ __forceinline__ void add_values(u32 stage, u32 group, u32 warp, bool begins_chunk, float (&acc)[NC][NP][4]) const {
         const u32 weights = wgmma_place(weights_at(group));
@@ -295,12 +305,7 @@ struct Groups : BASE {
                 if (!begins_chunk) {
                     float left[2 * NP];
                     factors_of(0, group, left);
-#pragma unroll
-                    for (u32 other = 0; other < NC; other++)
-#pragma unroll
-                        for (u32 n = 0; n < NP; n++)
-#pragma unroll
-                            for (u32 i = 0; i < 4; i++) acc[other][n][i] *= left[2 * n + i % 2];
+                    for_sums([&](u32 other, u32 n, u32 i) { acc[other][n][i] *= left[2 * n + i % 2]; });
                 }
             }
             wgmma_fence();

@@ -11,7 +11,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
     using typename Base::L, typename Base::Softmax;
     using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
         Base::put, Base::init_barriers, Base::load_queries, Base::begin_scores, Base::weigh, Base::add_page,
-        Base::factors_of, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
+        Base::factors_of, Base::for_sums, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
 
     struct Totals {
         float chunk, all;
@@ -63,13 +63,9 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
                 float of_old[2 * NP], of_added[2 * NP];
                 factors_of(1, group, of_old);
                 factors_of(2, group, of_added);
-#pragma unroll
-                for (u32 block = 0; block < NC; block++)
-#pragma unroll
-                    for (u32 n = 0; n < NP; n++)
-#pragma unroll
-                        for (u32 i = 0; i < 4; i++)
-                            all[block][n][i] = __fmaf_rn(of_added[2 * n + i % 2], acc[block][n][i], all[block][n][i] * of_old[2 * n + i % 2]);
+                for_sums([&](u32 block, u32 n, u32 i) {
+                    all[block][n][i] = __fmaf_rn(of_added[2 * n + i % 2], acc[block][n][i], all[block][n][i] * of_old[2 * n + i % 2]);
+                });
             }
             wgmma_wait<0>();
         }
@@ -116,12 +112,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
         float* sums = (float*)room;
         if (group < n_groups) {
             float* to = sums + (L::PAIRS_OF_GROUP * group + 2 * t) * ROW + 16 * (warp % 4) + g;
-#pragma unroll
-            for (u32 block = 0; block < NC; block++)
-#pragma unroll
-                for (u32 n = 0; n < NP; n++)
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++) to[(8 * n + i % 2) * ROW + 64 * block + i / 2 * 8] = all[block][n][i];
+            for_sums([&](u32 block, u32 n, u32 i) { to[(8 * n + i % 2) * ROW + 64 * block + i / 2 * 8] = all[block][n][i]; });
             if (lane % 4 == 0) pairs()[8 * warp + lane / 4].all.total = totals.all;
         }
         all_groups();
