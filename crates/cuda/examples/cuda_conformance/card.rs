@@ -33,11 +33,13 @@ impl Card {
             .filter_map(|(watts, mhz)| Some((watts.parse().ok()?, mhz.trim().parse().ok()?)))
             .collect();
         let late = &samples[samples.len() / 2..];
-        let median = |of: fn(&(f64, f64)) -> f64| {
-            let mut all: Vec<f64> = late.iter().map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all.get(all.len() / 2).copied()
-        };
-        Some(Drawn { watts: median(|s| s.0)?, mhz: median(|s| s.1)? })
+        Some(Drawn { watts: median(late.iter().map(|s| s.0))?, mhz: median(late.iter().map(|s| s.1))? })
     }
+}
+
+/// The middle one, if there are any.
+pub(crate) fn median(numbers: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut all: Vec<f64> = numbers.collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
 }

@@ -19,6 +19,7 @@ mod card;
 mod common;
 mod fixtures;
 mod ops;
+mod options;
 mod rounds;
 mod steps;
 
@@ -52,13 +53,15 @@ fn main() -> ExitCode {
     };
     let passed = match args.first().map(String::as_str) {
         Some("ops") => ops::run(&device, &args[1..]),
-        Some("fixtures") => fixtures::run(&device),
-        Some("rounds") => rounds::run(&device, &args[1..]),
+        Some("fixtures") => Ok(fixtures::run(&device)),
+        Some("rounds") => Ok(rounds::run(&device, &args[1..])),
         Some("steps") => steps::run(&device, &args[1..]),
-        _ => {
-            println!("one of: ops, fixtures, rounds, steps");
-            false
-        }
+        _ => Err("one of: ops, fixtures, rounds, steps".into()),
     };
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match passed {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(unclear) => println!("{unclear}"),
+    }
+    ExitCode::FAILURE
 }

@@ -9,6 +9,8 @@ use overdraft_cuda::{Cuda, Device};
 use overdraft_formats::DType;
 use overdraft_plan::{Backend, KvType};
 
+use super::options::{flag, value};
+
 /// Sums are in f32; other exponentials and orders of sums than the CPU's, and quantised weights are rounded to f16 as they are decoded.
 const CUDA: Tolerances = Tolerances {
     copy: Distance { rms: 0.0, max: 0.0 },
@@ -61,13 +63,15 @@ struct Outcome {
     checks: usize,
 }
 
-pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
-    let is_quick = args.iter().any(|a| a == "--quick");
-    let threads =
-        args.iter().skip_while(|a| *a != "--threads").nth(1).and_then(|n| n.parse().ok()).unwrap_or(8);
-    let only = args.iter().skip_while(|a| *a != "--only").nth(1);
-    let like = args.iter().skip_while(|a| *a != "--case").nth(1).map_or("", String::as_str);
-    let is_small = args.iter().any(|a| a == "--small");
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String> {
+    let mut args = args.to_vec();
+    let (is_quick, is_small) = (flag(&mut args, "--quick"), flag(&mut args, "--small"));
+    let threads = value(&mut args, "--threads")?.unwrap_or(8);
+    let only: Option<String> = value(&mut args, "--only")?;
+    let like: String = value(&mut args, "--case")?.unwrap_or_default();
+    if let Some(unknown) = args.first() {
+        return Err(format!("ops does not know `{unknown}`: --quick, --small, --threads, --only, --case"));
+    }
     let started = Instant::now();
     let outcomes: Mutex<Vec<Outcome>> = Mutex::new(
         Kind::ALL
@@ -84,7 +88,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     );
     let cases: Vec<(Case, usize)> = Kind::ALL
         .into_iter()
-        .filter(|kind| only.is_none_or(|o| format!("{kind:?}") == *o))
+        .filter(|kind| only.as_ref().is_none_or(|o| format!("{kind:?}") == *o))
         .flat_map(|kind| {
             let is_linear = matches!(kind, Kind::Linear | Kind::LinearAdd | Kind::LinearGlu);
             let has_prompts = is_linear || kind.has_state();
@@ -94,9 +98,13 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
                 .enumerate()
                 .chain(prompts.into_iter().map(Case::as_prompt).enumerate())
         })
-        .filter(|(nth, case)| (!is_quick || nth % 7 == 0) && case.name.contains(like))
+        .filter(|(nth, case)| (!is_quick || nth % 7 == 0) && case.name.contains(&like))
         .map(|(nth, case)| (case, nth))
         .collect();
+    if cases.is_empty() {
+        let of = only.as_deref().unwrap_or("any op");
+        return Err(format!("no case of {of} has `{like}` in its name; ops are {:?}", Kind::ALL));
+    }
     let cases = if is_small { smallest(cases) } else { cases };
     let tasks: Vec<(&Case, usize, Check)> = cases
         .iter()
@@ -155,7 +163,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
     }
     let failed: usize = outcomes.iter().map(|o| o.failures.len()).sum();
     println!("op table: {} checks, {failed} failed, {:.1} s", tasks.len(), started.elapsed().as_secs_f32());
-    failed == 0
+    Ok(failed == 0)
 }
 
 /// Enough to run every kernel, and little enough for `compute-sanitizer`: of cases that differ in size only the smallest, and

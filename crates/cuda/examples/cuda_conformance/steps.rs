@@ -11,7 +11,8 @@ use overdraft_models::{Checkpoint, Decoder, RecordOptions};
 use overdraft_plan::draw::Drawing;
 use overdraft_plan::{BUCKETS, Backend, KvType, NO_PARENT, Op, PAGE, Plan, StateId, Step, grid_of};
 
-use super::card::Card;
+use super::card::{Card, median};
+use super::options::{numbers, value};
 
 const REPEATS: usize = 30;
 /// Rows of a prompt's steps, unless others are asked for.
@@ -201,9 +202,8 @@ impl Timed {
                 self.cuda.wait().unwrap();
                 times.push(1e3 * batch.elapsed().as_secs_f64() / QUEUED as f64);
             }
-            let mut late = times.split_off(times.len() / 2);
-            late.sort_by(f64::total_cmp);
-            let ms = late[late.len() / 2];
+            let late = times.split_off(times.len() / 2);
+            let ms = median(late.into_iter()).unwrap_or_default();
             print!("{rows:>6} {ms:>9.3}");
             match card.and_then(Card::end) {
                 Some(drawn) => {
@@ -246,49 +246,32 @@ impl Timed {
     }
 }
 
-/// What stands behind `name`, and no longer does.
-fn option(args: &mut Vec<String>, name: &str) -> Option<String> {
-    let at = args.iter().position(|a| a == name)?;
-    args.remove(at);
-    (at < args.len()).then(|| args.remove(at))
-}
-
-fn numbers(list: &str) -> Vec<usize> {
-    list.split(',').filter_map(|n| n.parse().ok()).collect()
-}
-
-pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String> {
     let mut args = args.to_vec();
-    let rows = option(&mut args, "--rows").map(|list| numbers(&list));
-    let seconds = option(&mut args, "--seconds").and_then(|s| s.parse::<f64>().ok());
-    let keys = match option(&mut args, "--keys").as_deref() {
+    let rows = value::<String>(&mut args, "--rows")?;
+    let seconds: Option<f64> = value(&mut args, "--seconds")?;
+    let keys = match value::<String>(&mut args, "--keys")?.as_deref() {
         None | Some("f16") => KvType::F16,
         Some("bf16") => KvType::Bf16,
         Some("f32") => KvType::F32,
-        Some(other) => {
-            println!("--keys is f16, bf16 or f32, not `{other}`");
-            return false;
-        }
+        Some(other) => return Err(format!("--keys is f16, bf16 or f32, not `{other}`")),
     };
     let Some(file) = args.first() else {
-        println!(
-            "steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise] [rows of a prompt's step]\n\
+        return Err("steps MODEL.gguf [contexts, with commas between them] [sequences] [kinds of op only, likewise] [rows of a prompt's step]\n\
              [--rows 1,16,32,64] [--keys f16|bf16|f32] [--seconds 4: those rows' whole steps on and on, and their power]"
-        );
-        return false;
+            .into());
     };
-    let rows = rows.unwrap_or_else(|| if seconds.is_some() { vec![1, 16, 32] } else { vec![1, 16, 32, 64] });
-    if let Some(odd) = rows.iter().find(|n| !(1..=64).contains(*n) || !BUCKETS.contains(n)) {
-        println!("--rows: no bucket of up to 64 rows has {odd}; there are: {:?}", &BUCKETS[..9]);
-        return false;
+    let rows = numbers(rows.as_deref().unwrap_or(if seconds.is_some() { "1,16,32" } else { "1,16,32,64" }))?;
+    let buckets: Vec<usize> = BUCKETS.into_iter().filter(|b| *b <= 64).collect();
+    if let Some(odd) = rows.iter().find(|n| !buckets.contains(n)) {
+        return Err(format!("--rows: no bucket has {odd}; there are: {buckets:?}"));
     }
     let contexts = args.get(1).map_or("512", String::as_str);
-    let contexts = numbers(contexts);
+    let contexts = numbers(contexts)?;
     let only: Vec<&str> =
         args.get(3).map_or(Vec::new(), |kinds| kinds.split(',').filter(|kind| !kind.is_empty()).collect());
     if let Some(unknown) = only.iter().find(|kind| KINDS.iter().all(|k| k.0 != **kind)) {
-        println!("no kind of op is `{unknown}`; there are: {}", KINDS.map(|k| k.0).join(", "));
-        return false;
+        return Err(format!("no kind of op is `{unknown}`; there are: {}", KINDS.map(|k| k.0).join(", ")));
     }
     let prompt = args.get(4).and_then(|n| n.parse().ok()).unwrap_or(PROMPT);
     let checkpoint = Checkpoint::open(Path::new(file)).unwrap();
@@ -322,5 +305,5 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> bool {
         }
         timed.kinds(context, &only);
     }
-    true
+    Ok(true)
 }
