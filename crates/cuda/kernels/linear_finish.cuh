@@ -11,6 +11,23 @@
 #include "linear_ring.cuh"
 #include "linear_sums.cuh"
 
+// In a chain all else waits for an end, and its code is met several times.
+#define PARTS_AT_ONCE (LINEAR_CHAINED ? 4 : 1)
+// What an op before this one made. (No function: other machine code comes of one, with two registers more and spills for 64 rows.)
+#if LINEAR_CHAINED
+#define MADE(from, i) load_fresh((from) + (i))
+#else
+#define MADE(from, i) (from)[i]
+#endif
+// By the warps that multiply: in a chain there are others beside them.
+__device__ __forceinline__ void meet() {
+#if LINEAR_CHAINED
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+#else
+    __syncthreads();
+#endif
+}
+
 // With up to so many tiles of rows sums are gathered by warps, and only some warps wait for the launch ahead.
 #define FEW_TILES 2
 // Of others' sums a warp gathers so many cells at a time: with 16 rows two, where it has a second slot for them.
@@ -103,26 +120,29 @@ __device__ __forceinline__ u32 rows_of_group(const LinearParams& p) {
 // The first row is the last warp's, as the first warp begins with the inputs.
 __device__ __forceinline__ u32 row_of_warp(u32 warp) { return WARPS - 1 - warp; }
 
+// One over the size of a row, by a warp.
+__device__ __forceinline__ float row_factor(const LinearParams& p, u32 row, u32 n_rows) {
+    const u32 lane = threadIdx.x & 31;
+    const float* from = (const float*)p.squares + (u64)(p.first_row + (row < n_rows ? row : 0)) * p.n_cells;
+    float squares[4];
+#pragma unroll
+    for (u32 k = 0; k < 4; k++) squares[k] = k * 32 + lane < p.n_cells ? MADE(from, k * 32 + lane) : 0.0f;
+#pragma unroll 1
+    for (u32 i = 128; i < p.n_cells; i += 32) squares[0] += i + lane < p.n_cells ? MADE(from, i + lane) : 0.0f;
+    return rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps));
+}
+
 // What each row's sums are multiplied by, where its norm did not divide it: a warp's rows, while the first input is on its way. (Made at
 // the ends of units it held them up by a trip to memory, and so did asking for the number of rows there.) No branch that could look
 // different from lane to lane: the stages that follow would be longer for it.
 template <int TILES>
 __device__ __forceinline__ void make_factors(const LinearParams& p, Room& room, u32 warp, u32 n_rows) {
-    const u32 lane = threadIdx.x & 31;
 #pragma unroll
     for (u32 first = 0; first < 8 * TILES; first += WARPS) {
         const u32 row = first + row_of_warp(warp);
         float factor = 1.0f;
-        if (p.squares) {
-            const float* from = (const float*)p.squares + (u64)(p.first_row + (row < n_rows ? row : 0)) * p.n_cells;
-            float squares[4];
-#pragma unroll
-            for (u32 k = 0; k < 4; k++) squares[k] = k * 32 + lane < p.n_cells ? from[k * 32 + lane] : 0.0f;
-#pragma unroll 1
-            for (u32 i = 128; i < p.n_cells; i += 32) squares[0] += i + lane < p.n_cells ? from[i + lane] : 0.0f;
-            factor = rsqrtf(__fmaf_rn(warp_sum(squares[0] + squares[1] + squares[2] + squares[3]), p.per_column, p.eps));
-        }
-        if (lane == 0 && p.squares && row < n_rows) room.factor[row] = factor;
+        if (p.squares) factor = row_factor(p, row, n_rows);
+        if ((threadIdx.x & 31) == 0 && p.squares && row < n_rows) room.factor[row] = factor;
     }
 }
 
@@ -143,6 +163,11 @@ __device__ __forceinline__ void make_next(const LinearParams& p, u32 n_out, u32 
     const u32 tile = cell * TILES + row / 8;
     image_store_in((u8*)p.next_image + tile * CELL_BYTES, (u8*)p.next_image + p.next_cells * TILES * CELL_BYTES + tile * REST_BYTES, row % 8, x, exponent);
     if (p.next_weight && (threadIdx.x & 31) == 0) ((float*)p.next_squares)[(p.first_row + row) * p.next_cells + cell] = squares;
+#if LINEAR_CHAINED
+    // With all that the warp has stored.
+    __syncwarp();
+    if (p.ready && (threadIdx.x & 31) == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"((u32*)p.ready + cell) : "memory");
+#endif
 }
 
 // 128 outputs of a row of the group, or as many pairs: gates, whose ups lie 128 further. A warp's, four a lane.
@@ -204,10 +229,10 @@ __device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s
         float before[4] = {};
         if (nth < n_rows) Item(s, part.paired, own.first + at + nth, half).load_before(p, part, before);
         gathered.put(rows);
-        __syncthreads();
+        meet();
         if (nth < n_rows) {
             const Item item(s, part.paired, own.first + at + nth, half);
-#pragma unroll 1
+#pragma unroll PARTS_AT_ONCE
             for (u32 i = 0; i < n_parts; i++) {
                 const float4* from = (const float4*)rows.gathered((nth << gathered.log_parts) + i) + half * 32 + lane;
                 if (first_part + i == s.own) from = (const float4*)rows.at(item.row, item.in_unit);
@@ -224,7 +249,7 @@ __device__ __forceinline__ void end_rows(const LinearParams& p, const Segment& s
         first_part = is_whole ? 0 : first_part + n_parts, at = is_whole ? at + gathered.rows_at_once : at;
         if (at >= own.n) return;
         // The places are the next ones'.
-        __syncthreads();
+        meet();
     }
 }
 
@@ -245,7 +270,7 @@ __device__ __forceinline__ void end_rows_by_lane(const LinearParams& p, const Se
         gathered.ask(s, skip(item), partial_of(p, s.first_place, item.row, item.in_unit), is_pair, 0);
     };
     if (threadIdx.x >> 5 < n_items) ask(item_at(threadIdx.x >> 5));
-    __syncthreads();
+    meet();
 #pragma unroll 1
     for (u32 i = threadIdx.x >> 5; i < n_items; i += WARPS) {
         const Item item = item_at(i);
@@ -268,10 +293,11 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
     if (s.n > 0 && (s.n_parts > 1 || n_rows > OwnRows::NEAR)) leave_sums<TILES>(p, s, own, n_rows, sums);
     if (own.n == 0) return;
     const auto keep = [&] {
-        // All but the next segment's first stage, unless the scales are among its copies.
-        if (N_SLOTS(p) == 2 && s.n > 1) copies_wait<1>();
+        // All but the next segment's first stage, unless the scales are among its copies. Weights of a chain are not copied by lanes, nor do rows
+        // take their places.
+        if (N_SLOTS(p) == 2 && s.n > 1 && !LINEAR_CHAINED) copies_wait<1>();
         else copies_wait<0>();
-        __syncthreads();
+        if (!LINEAR_CHAINED) meet();
         u8* const to = (u8*)rows.at(2 * l.t, warp * 16 + l.g);
 #pragma unroll
         for (int n = 0; n < TILES; n++)
@@ -289,5 +315,5 @@ __device__ __forceinline__ void finish(const LinearParams& p, const Segment& s, 
         end_rows_by_lane<TILES>(p, s, room, rows, own);
     }
     // The rows' places are the next stage's.
-    __syncthreads();
+    meet();
 }

@@ -26,7 +26,7 @@ struct OwnRows {
     static constexpr u32 NEAR = 2 * WARPS;
     u32 first, n;
     __device__ __forceinline__ OwnRows(const Segment& s, u32 n_rows) {
-        const u32 each = (n_rows + s.n_owners - 1) / s.n_owners;
+        const u32 each = LINEAR_CHAINED && n_rows <= s.n_owners ? 1 : (n_rows + s.n_owners - 1) / s.n_owners;
         first = s.owner * each, n = s.owner >= s.n_owners || first >= n_rows ? 0 : n_rows - first < each ? n_rows - first : each;
     }
     __device__ __forceinline__ bool is_near(u32 row) const { return row - first < (n < NEAR ? n : NEAR); }

@@ -10,6 +10,11 @@
 #pragma once
 #include "image.cuh"
 
+// Whether ops of one launch read what others of it made (linear_chain.cuh).
+#ifndef LINEAR_CHAINED
+#define LINEAR_CHAINED 0
+#endif
+
 #define MAX_PARTS 10
 #define MAX_TILES 8
 #define WARPS 16
@@ -77,4 +82,5 @@ struct LinearParams {
     u32 n_slots;                // of a warp, for weights: 2, or 1 where shared memory has no room for more
     float eps, per_column;      // of the norm that `squares` are of: what is added to their mean; one over the columns
     u32 list_bytes;
+    u64 ready;                  // of a chain, u32 per 128 columns of `next_image`: rows that are made of it; or 0
 };

@@ -73,6 +73,12 @@ __device__ __forceinline__ void copy_input(u32 to, const u8* from, u32 bytes, u3
                  : "memory");
 }
 __device__ __forceinline__ void copy_commit(u32) {}
+// What nobody reads again soon.
+__device__ __forceinline__ void copy_weights(u32 to, u64 from, u32 bytes, u32 barrier, u64 policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to), "l"(from), "r"(bytes),
+                 "r"(barrier), "l"(policy)
+                 : "memory");
+}
 #else
 #define COPY_LANES 32u
 __device__ __forceinline__ void copy_expect(u32, u32) {}

@@ -61,6 +61,15 @@ struct Stream {
 #define INPUT_TWO 0x40000000u
 
 template <int TILES>
+__device__ __forceinline__ void copy_wanted(const LinearParams& p, u32 what, u32 to, u32 barrier) {
+    const u32 cell = what & ~(INPUT_FLOAT | INPUT_TWO), bytes = (what & INPUT_TWO ? 2 : 1) * TILES * CELL_BYTES;
+    copy_expect(barrier, bytes + (what & INPUT_FLOAT ? TILES * REST_BYTES : 0));
+    copy_input(to, (const u8*)p.image + (u64)cell * TILES * CELL_BYTES, bytes, barrier);
+    if (what & INPUT_FLOAT) copy_input(to + TILES * CELL_BYTES, (const u8*)p.rest + (u64)cell * TILES * REST_BYTES, TILES * REST_BYTES, barrier);
+    copy_commit(barrier);
+}
+
+template <int TILES>
 struct Inputs {
     const LinearParams& p;
     u32 slots, full, empty;  // addresses in shared memory: two barriers a slot
@@ -71,12 +80,8 @@ struct Inputs {
     __device__ __forceinline__ u32 slot_of(u32 stage) const { return stage & (p.n_inputs - 1); }
     __device__ __forceinline__ u32 parity_of(u32 stage) const { return stage >> p.log_inputs & 1; }
     __device__ __forceinline__ void copy(u32 stage) const {
-        const u32 what = wanted[stage], cell = what & ~(INPUT_FLOAT | INPUT_TWO), to_slot = slot_of(stage);
-        const u32 barrier = full + to_slot * 8, to = slots + to_slot * p.input_bytes, bytes = (what & INPUT_TWO ? 2 : 1) * TILES * CELL_BYTES;
-        copy_expect(barrier, bytes + (what & INPUT_FLOAT ? TILES * REST_BYTES : 0));
-        copy_input(to, (const u8*)p.image + (u64)cell * TILES * CELL_BYTES, bytes, barrier);
-        if (what & INPUT_FLOAT) copy_input(to + TILES * CELL_BYTES, (const u8*)p.rest + (u64)cell * TILES * REST_BYTES, TILES * REST_BYTES, barrier);
-        copy_commit(barrier);
+        const u32 what = wanted[stage], to_slot = slot_of(stage);
+        copy_wanted<TILES>(p, what, slots + to_slot * p.input_bytes, full + to_slot * 8);
     }
     // By one warp, when the input is there.
     __device__ __forceinline__ void begin() const {

@@ -136,6 +136,16 @@ pub(crate) struct TileView {
     pub(crate) n_tiles: usize,
 }
 
+/// A linear op over the written rows of a step.
+pub(crate) struct Linear {
+    pub(crate) input: Input,
+    pub(crate) parts: Vec<Part>,
+    pub(crate) epilogue: Epilogue,
+}
+
+/// Linear ops that one launch can hold.
+pub(crate) const MAX_CHAIN: usize = 4;
+
 pub(crate) trait LinearKernels: Send {
     fn takes(&self, matrix: &Matrix) -> bool;
 
@@ -161,7 +171,8 @@ pub(crate) trait LinearKernels: Send {
     /// Brings an input into the form the kernels read, once for all linears of it.
     fn make_image(&self, gpu: Gpu<'_>, input: &Input) -> Result<()>;
 
-    fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()>;
+    /// Up to [`MAX_CHAIN`] ops. All but the last make the image that is the next one's input.
+    fn launch(&self, gpu: Gpu<'_>, ops: &[Linear]) -> Result<()>;
 
     /// Bytes of what [`Self::make_prompt_image`] writes.
     fn prompt_image_bytes(&self, bucket: usize, cols: usize) -> usize;

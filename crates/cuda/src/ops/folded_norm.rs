@@ -50,6 +50,10 @@ impl FoldedNorm {
         is_read.then_some(Self { norm: *norm, x: *x, out: *out, tap: *tap, is_read_at_once })
     }
 
+    pub(super) fn out(&self) -> Act {
+        self.out
+    }
+
     /// What the sum's launch over these rows makes of it. From now on its image counts as made.
     pub(super) fn next(&self, cx: &Cx<'_>, fast: &dyn LinearKernels, rows: Rows) -> NextNorm {
         cx.made_undivided(self.out, self.norm.eps);

@@ -6,7 +6,7 @@ use overdraft_plan::{Act, Glu, LinearOut, MatrixId, Op, VectorId};
 use super::folded_norm::FoldedNorm;
 use super::{Cx, glu_params, kernel_params, prompt_linear};
 use crate::driver::Result;
-use crate::linear::{Epilogue, ImageShape, Input, LinearKernels, Part, Undivided};
+use crate::linear::{Epilogue, ImageShape, Input, Linear, LinearKernels, MAX_CHAIN, Part, Undivided};
 use crate::weights::RawView;
 
 /// `MAX_PARTS` of `linear_simple.cu`.
@@ -110,21 +110,14 @@ pub(super) fn held(cx: &Cx<'_>, op: &Op) -> Option<Held> {
     }
 }
 
-/// The linear op that `ops` begins with, and a norm behind it that it makes; says how many ops that were. Rows that are written and
+/// The linear op that `ops` begins with, a norm behind it that it makes, and more that follow from it; says how many ops that were. Rows that are written and
 /// rows of prompts run on the fast kernels for each, or all rows as files hold weights.
 pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     let op = &ops[0];
-    cx.forget_images(op);
     if let (Some(fast), Some(held)) = (cx.weights.fast(), held(cx, op)) {
-        let norm = FoldedNorm::at(cx, ops);
-        launch_written(cx, fast, op, &held, norm.as_ref())?;
-        prompt_linear::launch(cx, fast, op, &held)?;
-        let Some(norm) = norm else { return Ok(1) };
-        if prompt_linear::is_apart(cx.plan(), op) {
-            norm.launch(cx, fast)?;
-        }
-        return Ok(2);
+        return launch_held(cx, fast, ops, held);
     }
+    cx.forget_images(op);
     match op {
         Op::Linear { x, outs } => linear(cx, *x, outs),
         Op::LinearAdd { x, weight, bias, gate, stream } => {
@@ -136,16 +129,48 @@ pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     Ok(1)
 }
 
-fn launch_written(
+/// With those behind it that read what the one before makes, as long as no rows are a prompt's.
+fn launch_held(cx: &Cx<'_>, fast: &dyn LinearKernels, ops: &[Op], first: Held) -> Result<usize> {
+    let (mut chain, mut taken, mut next) = (Vec::new(), 0, Some(first));
+    while let Some(held) = next.take() {
+        let op = &ops[taken];
+        cx.forget_images(op);
+        let norm = FoldedNorm::at(cx, &ops[taken..]);
+        chain.extend(written(cx, fast, op, &held, norm.as_ref())?);
+        taken += 1 + usize::from(norm.is_some());
+        if prompt_linear::is_apart(cx.plan(), op) {
+            fast.launch(cx.gpu, &chain)?;
+            prompt_linear::launch(cx, fast, op, &held)?;
+            norm.map_or(Ok(()), |norm| norm.launch(cx, fast))?;
+            return Ok(taken);
+        }
+        let made =
+            norm.map(|norm| norm.out()).or(held.out.filter(|out| cx.imaged.borrow().made.contains(out)));
+        let follows = |op: &Op| made.is_some() && prompt_linear::input(op) == made && !has_gate(op);
+        if chain.len() < MAX_CHAIN {
+            next = ops.get(taken).filter(|op| follows(op)).and_then(|op| self::held(cx, op));
+        }
+    }
+    fast.launch(cx.gpu, &chain)?;
+    Ok(taken)
+}
+
+/// What multiplies the sum may be made by an op before, which nobody waits for in one launch with it.
+fn has_gate(op: &Op) -> bool {
+    matches!(op, Op::LinearAdd { gate: Some(_), .. })
+}
+
+/// The op's written rows, if there can be any.
+fn written(
     cx: &Cx<'_>,
     fast: &dyn LinearKernels,
     op: &Op,
     held: &Held,
     norm: Option<&FoldedNorm>,
-) -> Result<()> {
+) -> Result<Option<Linear>> {
     let rows = cx.rows_of_op(op, held.x, fast);
     if rows.bucket == 0 {
-        return Ok(());
+        return Ok(None);
     }
     let input = imaged(cx, fast, held.x)?;
     let mut epilogue = held.epilogue;
@@ -156,7 +181,7 @@ fn launch_written(
         (Epilogue::Add { norm, .. }, _, Some(folded)) => *norm = Some(folded.next(cx, fast, rows)),
         _ => {}
     }
-    fast.launch(cx.gpu, &Input { rows, ..input }, &held.parts, epilogue)
+    Ok(Some(Linear { input: Input { rows, ..input }, parts: held.parts.clone(), epilogue }))
 }
 
 /// The input with an image of what it holds now.

@@ -179,7 +179,7 @@ pub(super) struct Lists {
     /// Which input each stage of a block needs: `stages` for each block.
     wanted: Vec<u32>,
     /// The most stages of a block, a multiple of four.
-    stages: usize,
+    pub stages: usize,
 }
 
 impl Lists {
@@ -256,6 +256,12 @@ impl Lists {
             list[0].n_of_block = n_of_block;
         }
         Self { segments: lists.concat(), of_block, wanted, stages }
+    }
+
+    /// The most that a stage of a block takes.
+    pub(super) fn stage_bytes(&self) -> usize {
+        let bytes = |s: &Segment| (s.tiles[0] + s.tiles[1]) * s.stage_bytes;
+        self.segments.iter().map(bytes).max().unwrap_or(0) as usize
     }
 
     /// What they take of a block's shared memory, and of the device's for each block.

@@ -10,7 +10,7 @@ pub(super) const MAX_PARTS: usize = 10;
 pub(super) const MAX_TILES: usize = 8;
 pub(super) const MAX_BLOCKS: usize = 256;
 pub(super) const THREADS: u32 = 512;
-const WARPS: usize = THREADS as usize / 32;
+pub(super) const WARPS: usize = THREADS as usize / 32;
 /// What a block leaves for another: 16 warps, a tile of 16 outputs and 64 rows each, f32.
 pub(super) const PARTIAL_BYTES: usize = WARPS * 16 * 8 * MAX_TILES * 4;
 /// Row tiles of a launch that there are kernels for; for the formats most files are made of, and for all.
@@ -33,23 +33,23 @@ pub(super) fn row_tiles(bucket: usize, group_tiles: usize) -> usize {
     if last == 0 { needed } else { needed - last + of_kernel.min(group_tiles) }
 }
 
-const CELL_BYTES: usize = 2080;
+pub(super) const CELL_BYTES: usize = 2080;
 const REST_BYTES: usize = 2048;
 /// Barriers of the inputs' ring take a fixed place.
 const MAX_INPUTS: usize = 8;
 /// `Room` of `linear_finish.cuh`.
-const ROOM_BYTES: usize =
+pub(super) const ROOM_BYTES: usize =
     (16 * MAX_INPUTS + 3 * 256 * 4 + 8 * MAX_TILES * 4 + 4).next_multiple_of(LINE_BYTES);
 /// Of shared memory.
-const LINE_BYTES: usize = 128;
+pub(super) const LINE_BYTES: usize = 128;
 /// Two rows of a unit's sums change places in a warp's slot.
 const LEAST_SLOT_BYTES: usize = 2 * 1040;
 /// What of a device a launch's shared memory follows from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
-    shared_bytes: usize,
+    pub(super) shared_bytes: usize,
     /// `HAS_WGMMA`: its kernels know two slots only, for which there always is room.
-    has_wgmma: bool,
+    pub(super) has_wgmma: bool,
 }
 
 impl Space {
@@ -155,6 +155,7 @@ kernel_params!(LinearParams {
     eps: f32,
     per_column: f32,
     list_bytes: u32,
+    ready: u64,
 });
 
 /// A launch but for its rows.
@@ -162,7 +163,11 @@ pub(super) struct Plan {
     params: LinearParams,
     /// The largest stage of a warp.
     stage_bytes: usize,
-    is_common: bool,
+    /// And of a block.
+    pub(super) block_stage_bytes: usize,
+    /// The most stages of a block.
+    pub(super) stages: usize,
+    pub(super) is_common: bool,
 }
 
 impl Plan {
@@ -223,9 +228,12 @@ impl Plan {
             eps: 0.0,
             per_column: 0.0,
             list_bytes: lists.block_bytes() as u32,
+            ready: 0,
         };
         Self {
             params,
+            block_stage_bytes: lists.stage_bytes(),
+            stages: lists.stages,
             stage_bytes: products.iter().map(|p| p.format().stage_bytes()).max().unwrap_or(1),
             is_common: products.iter().all(|p| Format::is_common(p.format().id)),
         }
@@ -249,6 +257,42 @@ impl Plan {
         space: Space,
     ) -> Option<(LinearParams, usize)> {
         let rings = Rings::new(self.stage_bytes, tiles, self.params.list_bytes as usize, space)?;
+        let params = LinearParams {
+            n_slots: rings.n_slots as u32,
+            slot_bytes: rings.slot_bytes as u32,
+            n_inputs: rings.n_inputs as u32,
+            log_inputs: rings.n_inputs.ilog2(),
+            input_bytes: rings.input_bytes as u32,
+            ..self.of_group(input, first, tiles)
+        };
+        Some((params, rings.shared_bytes))
+    }
+
+    /// The `nth` of a chain, which says at `ready` what it has made of the next one's input, at most `most` cells; `None` where it makes none.
+    pub(super) fn of_phase(
+        &self,
+        nth: usize,
+        input: &Input,
+        tiles: usize,
+        ready: Option<(u64, usize)>,
+    ) -> Option<LinearParams> {
+        let params = self.of_group(input, 0, tiles);
+        // A block may leave sums while others still read those of the op before, if it needs nothing of what they make. (Of the one before
+        // that nobody does: all columns of an op wait for all of the op before.) So ops take turns with the rows of each place.
+        let params =
+            LinearParams { partials: params.partials + ((nth % 2) * PARTIAL_BYTES / 2) as u64, ..params };
+        let Some((ready, most)) = ready else { return Some(params) };
+        (params.next_image != 0 && params.next_cells as usize <= most)
+            .then_some(LinearParams { ready, ..params })
+    }
+
+    /// Of a block.
+    pub(super) fn list_bytes(&self) -> usize {
+        self.params.list_bytes as usize
+    }
+
+    /// The same but for shared memory.
+    fn of_group(&self, input: &Input, first: usize, tiles: usize) -> LinearParams {
         let n_cells = input.cols.div_ceil(CELL_COLS);
         // Images lie in groups of as many row tiles as a launch has.
         let of_group = |image: u64, n_cells: usize| match image {
@@ -256,7 +300,7 @@ impl Plan {
             _ => image + (first * n_cells * (CELL_BYTES + REST_BYTES)) as u64,
         };
         let image = of_group(input.image, n_cells);
-        let params = LinearParams {
+        LinearParams {
             image,
             rest: image + (n_cells * tiles * CELL_BYTES) as u64,
             count: input.rows.count,
@@ -266,14 +310,8 @@ impl Plan {
             next_image: of_group(self.params.next_image, self.params.next_cells as usize),
             first_row: 8 * first as u32,
             n_cells: n_cells as u32,
-            n_slots: rings.n_slots as u32,
-            slot_bytes: rings.slot_bytes as u32,
-            n_inputs: rings.n_inputs as u32,
-            log_inputs: rings.n_inputs.ilog2(),
-            input_bytes: rings.input_bytes as u32,
             ..self.params
-        };
-        Some((params, rings.shared_bytes))
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Linear ops on tensor cores: weights as tiles, inputs as images, launches of `kernels/linear.cuh`.
 
 mod blocks;
+mod chain;
 mod deal;
 mod ends;
 mod floats;
@@ -21,7 +22,7 @@ use overdraft_plan::Matrix;
 
 use crate::driver::{CudaError, Device, DeviceBuffer, Range, Result, device_bytes};
 use crate::linear::{
-    Epilogue, Gpu, Handle, ImageShape, Input, LinearKernels, Part, PromptImage, PromptInput, TileView,
+    Epilogue, Gpu, Handle, ImageShape, Input, Linear, LinearKernels, Part, PromptImage, PromptInput, TileView,
 };
 use deal::{Lists, PLACES, Product, Weights, range_of};
 use launch::{ImageParams, MAX_PARTS, PARTIAL_BYTES, Plan};
@@ -44,6 +45,8 @@ pub(crate) struct Tiles {
     matrices: Vec<Tiled>,
     /// Sums that blocks leave for each other; made with the first matrix.
     partials: Option<DeviceBuffer>,
+    /// What blocks of a chain tell each other, likewise.
+    ready: Option<DeviceBuffer>,
     dealt: RefCell<Vec<Dealt>>,
     n_blocks: usize,
     space: launch::Space,
@@ -61,6 +64,7 @@ impl Tiles {
         Self {
             matrices: Vec::new(),
             partials: None,
+            ready: None,
             dealt: RefCell::default(),
             n_blocks,
             space,
@@ -87,14 +91,14 @@ impl Tiles {
         format(gate) == format(up)
     }
 
-    fn run(
+    /// A launch but for its rows, and where its weights lie.
+    fn plan(
         &self,
         gpu: Gpu<'_>,
-        input: &Input,
         parts: &[Part],
         products: &[Product],
         epilogue: launch::Epilogue,
-    ) -> Result<()> {
+    ) -> Result<(Plan, Range)> {
         let key: Vec<Handle> = parts.iter().map(|part| part.weight).collect();
         let mut dealt = self.dealt.borrow_mut();
         let at = match dealt.iter().position(|d| d.matrices == key && d.n_products == products.len()) {
@@ -106,7 +110,42 @@ impl Tiles {
         };
         let Dealt { lists, on_device, weights, .. } = &dealt[at];
         let partials = self.partials.as_ref().map_or(0, DeviceBuffer::ptr);
-        let plan = Plan::new(products, epilogue, lists, on_device.ptr(), partials);
+        Ok((Plan::new(products, epilogue, lists, on_device.ptr(), partials), *weights))
+    }
+
+    /// An op's launches.
+    fn plans(&self, gpu: Gpu<'_>, op: &Linear) -> Result<Vec<(Plan, Range)>> {
+        use launch::Epilogue as Kind;
+        let single = |part: &Part| Product::single(self.weights(part), part.out);
+        let all = |parts: &[Part], kind: Kind| {
+            let products: Vec<_> = parts.iter().map(single).collect();
+            self.plan(gpu, parts, &products, kind)
+        };
+        let parts = &op.parts[..];
+        match op.epilogue {
+            Epilogue::Store => parts.chunks(MAX_PARTS).map(|parts| all(parts, Kind::Store)).collect(),
+            Epilogue::Add { gate, norm } => Ok(vec![all(parts, Kind::Add { gate, norm })?]),
+            Epilogue::Glu { kind, alpha, limit, image } => {
+                let [gate, up] = [&parts[0], &parts[1]];
+                if self.is_pair(gate, up) {
+                    let pair = Product::pair(self.weights(gate), self.weights(up), gate.out);
+                    return Ok(vec![self.plan(
+                        gpu,
+                        parts,
+                        &[pair],
+                        Kind::Glu { kind, alpha, limit, image },
+                    )?]);
+                }
+                // Of different types: the gate, then the up matrix upon it.
+                Ok(vec![
+                    all(&parts[..1], Kind::Store)?,
+                    all(&parts[1..], Kind::GluJoin { kind, alpha, limit })?,
+                ])
+            }
+        }
+    }
+
+    fn run(&self, gpu: Gpu<'_>, input: &Input, plan: &Plan, weights: Range) -> Result<()> {
         let tiles = launch::row_tiles(input.rows.bucket, self.group_tiles);
         for first in (0..tiles).step_by(self.group_tiles) {
             let group = self.group_tiles.min(tiles - first);
@@ -115,7 +154,7 @@ impl Tiles {
                 let why = format!("a block's part of it does not fit the shared memory: {:?}", self.space);
                 return Err(CudaError::Unsupported { what, why });
             };
-            gpu.queue.set_read_once(*weights);
+            gpu.queue.set_read_once(weights);
             gpu.launch(plan.entry(group), [self.n_blocks, 1, 1], launch::THREADS, shared, &params)?;
         }
         Ok(())
@@ -155,7 +194,7 @@ impl LinearKernels for Tiles {
     }
 
     fn work_bytes(&self) -> usize {
-        PLACES * self.n_blocks * PARTIAL_BYTES
+        PLACES * self.n_blocks * PARTIAL_BYTES + chain::READY_BYTES
     }
 
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle> {
@@ -165,10 +204,13 @@ impl LinearKernels for Tiles {
         };
         if self.partials.is_none() {
             // All bits set: nothing is there.
-            let nothing = vec![0xff; self.work_bytes()];
+            let nothing = vec![0xff; PLACES * self.n_blocks * PARTIAL_BYTES];
             let partials = DeviceBuffer::new(gpu.device, "partial sums", nothing.len())?;
             gpu.queue.send_bytes(&nothing, &partials, 0)?;
             self.partials = Some(partials);
+            let ready = DeviceBuffer::new(gpu.device, "rows that are made", chain::READY_BYTES)?;
+            gpu.queue.send_bytes(&[0; chain::READY_BYTES], &ready, 0)?;
+            self.ready = Some(ready);
         }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let packed = pack::pack(matrix, format, threads);
@@ -241,26 +283,21 @@ impl LinearKernels for Tiles {
         self.run_prompts(gpu, input, parts, epilogue)
     }
 
-    fn launch(&self, gpu: Gpu<'_>, input: &Input, parts: &[Part], epilogue: Epilogue) -> Result<()> {
-        use launch::Epilogue as Kind;
-        let single = |part: &Part| Product::single(self.weights(part), part.out);
-        let all = |parts: &[Part], kind: Kind| {
-            let products: Vec<_> = parts.iter().map(single).collect();
-            self.run(gpu, input, parts, &products, kind)
-        };
-        match epilogue {
-            Epilogue::Store => parts.chunks(MAX_PARTS).try_for_each(|parts| all(parts, Kind::Store)),
-            Epilogue::Add { gate, norm } => all(parts, Kind::Add { gate, norm }),
-            Epilogue::Glu { kind, alpha, limit, image } => {
-                let [gate, up] = [&parts[0], &parts[1]];
-                if self.is_pair(gate, up) {
-                    let pair = Product::pair(self.weights(gate), self.weights(up), gate.out);
-                    return self.run(gpu, input, parts, &[pair], Kind::Glu { kind, alpha, limit, image });
-                }
-                // Of different types: the gate, then the up matrix upon it.
-                all(&parts[..1], Kind::Store)?;
-                all(&parts[1..], Kind::GluJoin { kind, alpha, limit })
-            }
+    fn launch(&self, gpu: Gpu<'_>, ops: &[Linear]) -> Result<()> {
+        let plans: Vec<_> = ops.iter().map(|op| self.plans(gpu, op)).collect::<Result<_>>()?;
+        let tiles = ops.first().map_or(0, |op| launch::row_tiles(op.input.rows.bucket, self.group_tiles));
+        let launches: Vec<_> = ops
+            .iter()
+            .zip(&plans)
+            .flat_map(|(op, plans)| plans.iter().map(|plan| (&op.input, plan)))
+            .collect();
+        // An op of several launches makes no next one's input.
+        let phases: Vec<_> = launches.iter().map(|(input, (plan, _))| (*input, plan)).collect();
+        let ready = self.ready.as_ref().filter(|_| phases.len() == ops.len());
+        if let Some((params, shared)) = ready.and_then(|r| chain::params(&phases, tiles, self.space, r.ptr()))
+        {
+            return gpu.launch(chain::ENTRY, [self.n_blocks, 1, 1], chain::THREADS, shared, &params);
         }
+        launches.into_iter().try_for_each(|(input, (plan, weights))| self.run(gpu, input, plan, *weights))
     }
 }
