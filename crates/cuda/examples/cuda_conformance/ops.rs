@@ -1,8 +1,10 @@
 //! The op table on the device.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Instant;
+use std::thread::ThreadId;
+use std::time::{Duration, Instant};
 
 use overdraft_cpu::conformance::{self, Case, Distance, Failure, Kind, Tolerances};
 use overdraft_cuda::{Cuda, Device};
@@ -37,8 +39,8 @@ const CUDA: Tolerances = Tolerances {
 /// rows: it is the rounding of decoded weights to f16.
 const PROMPTS: Tolerances = Tolerances { weights: |_| Distance { rms: 1e-3, max: 5e-3 }, ..CUDA };
 
-/// Whose launches follow on each other and have blocks that wait for one another. Such chains of two queues can each hold multiprocessors that the
-/// other's blocks need, it seems: with eight threads these did not end, so they have the device to themselves.
+/// Whose launches follow on each other and have blocks that wait for one another: two queues with such could each hold multiprocessors that the
+/// other's blocks need, so they have the device to themselves. (`--quick --only LinearAdd` does not end with that either: docs/cuda.md.)
 fn is_chain(case: &Case) -> bool {
     case.kind == Kind::LinearAdd
 }
@@ -46,7 +48,7 @@ fn is_chain(case: &Case) -> bool {
 /// Positions from which on attention's chunks are longer than a page, and may be cut by what is committed.
 const LONG: usize = 2048;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Check {
     Near,
     Company,
@@ -123,14 +125,19 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
         .collect();
     let next = AtomicUsize::new(0);
     let alone = RwLock::new(());
+    let under_way = UnderWay::default();
     std::thread::scope(|scope| {
+        scope.spawn(|| under_way.report(tasks.len()));
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((case, nth, check)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = {
                         let _alone = is_chain(case).then(|| alone.write().unwrap());
                         let _beside = (!is_chain(case)).then(|| alone.read().unwrap());
-                        one(device, case, *nth, *check, is_quick)
+                        under_way.begin(format!("{check:?} of {case}"));
+                        let result = one(device, case, *nth, *check, is_quick);
+                        under_way.end();
+                        result
                     };
                     let mut all = outcomes.lock().unwrap();
                     let outcome = all
@@ -164,6 +171,39 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
     let failed: usize = outcomes.iter().map(|o| o.failures.len()).sum();
     println!("op table: {} checks, {failed} failed, {:.1} s", tasks.len(), started.elapsed().as_secs_f32());
     Ok(failed == 0)
+}
+
+/// Checks that run now, by their threads: a kernel that does not end is known by its name.
+#[derive(Default)]
+struct UnderWay {
+    begun: Mutex<HashMap<ThreadId, (String, Instant)>>,
+    done: AtomicUsize,
+}
+
+impl UnderWay {
+    const LONG: Duration = Duration::from_secs(10);
+
+    fn begin(&self, what: String) {
+        self.begun.lock().unwrap().insert(std::thread::current().id(), (what, Instant::now()));
+    }
+
+    fn end(&self) {
+        self.begun.lock().unwrap().remove(&std::thread::current().id());
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Says what runs for long, once each, until `all` are done.
+    fn report(&self, all: usize) {
+        let mut said = HashSet::new();
+        while self.done.load(Ordering::Relaxed) < all {
+            std::thread::sleep(Duration::from_millis(50));
+            for (what, begun) in self.begun.lock().unwrap().values() {
+                if begun.elapsed() > Self::LONG && said.insert(what.clone()) {
+                    println!("{} s and not over: {what}", Self::LONG.as_secs());
+                }
+            }
+        }
+    }
 }
 
 /// Enough to run every kernel, and little enough for `compute-sanitizer`: of cases that differ in size only the smallest, and
