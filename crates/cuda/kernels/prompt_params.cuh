@@ -71,7 +71,9 @@ struct PromptTurns {
     u32 end;                   // of all turns
     __device__ __forceinline__ PromptTurns(const PromptParams& p, u32 rows, u32 tile_rows, bool may_cut) {
         const u32 row_tiles = (rows + tile_rows - 1) / tile_rows, half_tiles = (2 * rows + tile_rows - 1) / tile_rows, n = p.n_units * row_tiles;
-        n_long = p.long_units * row_tiles <= gridDim.x ? p.long_units * row_tiles : 0, long_turns = p.long_turns;
+        // Where one turn has room for all, none is longer than that: a second one would begin behind the last tile, at blocks whose first it is. (There are as
+        // many blocks as the bucket's rows have tiles, and these rows may be fewer: a block that copied what nobody sums never ended.)
+        n_long = n > gridDim.x && p.long_units * row_tiles <= gridDim.x ? p.long_units * row_tiles : 0, long_turns = p.long_turns;
         n_whole = n, whole_units = p.n_units, end = n + n_long * (long_turns - 1);
         const u32 left = n ? (end % gridDim.x + row_tiles - 1) / row_tiles : 0;
         if (!may_cut || end < gridDim.x * long_turns || left + p.long_units > p.n_units || left * half_tiles > gridDim.x) return;

@@ -443,6 +443,44 @@ mod tests {
         assert_eq!(longest_first(large.to_vec()).1, Long { units: 0, turns: 1 });
     }
 
+    /// `PromptTurns` of `prompt_params.cuh`, statement by statement, where no tiles are cut: those of every block, in turn.
+    fn turns(grid: usize, (units, long): (usize, Long), rows: usize, tile_rows: usize) -> Vec<Vec<usize>> {
+        let row_tiles = rows.div_ceil(tile_rows);
+        let n = units * row_tiles;
+        let n_long = if n > grid && long.units * row_tiles <= grid { long.units * row_tiles } else { 0 };
+        let end = n + n_long * (long.turns - 1);
+        let tile = |block: usize, at: usize| {
+            let turn = at / grid;
+            let is_under_way = turn > 0 && turn < long.turns && block < n_long;
+            (!is_under_way).then(|| at - turn.min(long.turns - 1) * n_long)
+        };
+        (0..grid).map(|block| (block..end).step_by(grid).filter_map(|at| tile(block, at)).collect()).collect()
+    }
+
+    /// Rows of prompts may be far fewer than the bucket that decides how many blocks there are: with 5 written rows before 60 of a prompt, a
+    /// bucket of 128 has 130 blocks for the 65 tiles of a 27B's inputs, the first of them of two planes.
+    #[test]
+    fn every_tile_has_one_block_and_nobody_has_tiles_that_there_are_not() {
+        let mut n_short = 0;
+        for tile_rows in [64, 96] {
+            for (units, long) in [(3, 1), (3, 0), (20, 0), (65, 1), (65, 2), (136, 0), (264, 3)] {
+                let long = Long { units: long, turns: if long > 0 { 2 } else { 1 } };
+                for bucket in [8, 64, 128, 256, 512] {
+                    let grid = (units * usize::div_ceil(bucket, tile_rows)).min(132);
+                    for rows in 1..=bucket {
+                        let mut all = turns(grid, (units, long), rows, tile_rows).concat();
+                        all.sort_unstable();
+                        let n = units * rows.div_ceil(tile_rows);
+                        let what = format!("{units} units, {long:?}, {rows} of {bucket} rows");
+                        assert_eq!(all, (0..n).collect::<Vec<_>>(), "{what}");
+                        n_short += usize::from(n < grid && long.units > 0);
+                    }
+                }
+            }
+        }
+        assert!(n_short > 100, "fewer tiles than blocks, and a long one: {n_short}");
+    }
+
     #[test]
     fn every_launch_has_room_for_two_inputs() {
         let largest =
