@@ -53,7 +53,8 @@ __device__ __forceinline__ void sum_phases(const ChainParams& c, u8* shared, Rin
         const LinearParams& p = c.phases[phase];
 #pragma unroll 1
         for (const Segment* s = list.segments(); s->n_parts > 0; s++) {
-            const bool ends = s->owner < s->n_owners;
+            // (With fewer rows than owners some have none, and would leave copies on their way to where the next unit's go.)
+            const bool ends = OwnRows(*s, room.room.n_rows).n > 0;
             if (ends) ask_for_scales(p, p.parts[s->part], s->unit, room.room);
             copies_end_group();
             Sums<1> sums = {{0.0f, 0.0f, 0.0f, 0.0f}};
@@ -99,8 +100,11 @@ __device__ __forceinline__ bool are_ready(const u32* counts, u32 n_rows, bool ne
     asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(counts) : "memory");
     return (!needs_first || first == n_rows) && (!needs_second || second == n_rows);
 }
-// What was counted is there too.
-__device__ __forceinline__ void acquire() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+// By a warp: what was counted is there too, for every lane what any has seen.
+__device__ __forceinline__ void acquire() {
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+    __syncwarp();
+}
 
 // The warp that brings inputs. A lane each looks for what 32 stages need.
 __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* shared, Ring ring, u32 n_rows) {

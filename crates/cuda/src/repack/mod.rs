@@ -194,7 +194,7 @@ impl LinearKernels for Tiles {
     }
 
     fn work_bytes(&self) -> usize {
-        PLACES * self.n_blocks * PARTIAL_BYTES + chain::READY_BYTES
+        device_bytes(PLACES * self.n_blocks * PARTIAL_BYTES) + device_bytes(chain::READY_BYTES)
     }
 
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle> {
