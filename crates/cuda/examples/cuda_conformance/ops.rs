@@ -40,7 +40,7 @@ const CUDA: Tolerances = Tolerances {
 const PROMPTS: Tolerances = Tolerances { weights: |_| Distance { rms: 1e-3, max: 5e-3 }, ..CUDA };
 
 /// Whose launches follow on each other and have blocks that wait for one another: two queues with such could each hold multiprocessors that the
-/// other's blocks need, so they have the device to themselves. (`--quick --only LinearAdd` does not end with that either: docs/cuda.md.)
+/// other's blocks need, so they have the device to themselves.
 fn is_chain(case: &Case) -> bool {
     case.kind == Kind::LinearAdd
 }
