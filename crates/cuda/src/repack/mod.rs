@@ -1,4 +1,4 @@
-//! Linear ops on tensor cores: weights as tiles, inputs as images, launches of `kernels/linear.cuh`.
+//! Linear ops on tensor cores: weights as tiles, inputs as images, launches of `kernels/linear.cuh` and `linear_chain.cuh`.
 
 mod blocks;
 mod chain;
