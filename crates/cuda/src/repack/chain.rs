@@ -11,7 +11,8 @@ pub(super) const ENTRY: (&str, &str) = ("linear_chain", "linear_chain");
 const TILES: usize = 1;
 const MAX_READY: usize = 256;
 const MAX_RING: usize = 8;
-/// Slots without which weights are no earlier than by `linear.cuh`: formats of a byte and more a weight have two, and lost 4 % with them.
+/// Slots without which weights are no earlier than by `linear.cuh`. Formats of a byte and more a weight have two; not measured, but floats lost up to
+/// 4 % by an earlier kernel whose weights came by a warp of their own.
 const LEAST_SLOTS: usize = 3;
 /// Stages of a block from which on a single op gains too: a head of Q6_K 14 of 250 us.
 const LONG: usize = 32;
