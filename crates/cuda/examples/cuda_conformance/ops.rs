@@ -125,18 +125,19 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
         .collect();
     let next = AtomicUsize::new(0);
     let alone = RwLock::new(());
-    let under_way = UnderWay::default();
+    let under_way = UnderWay { begun: Mutex::default(), workers: AtomicUsize::new(threads) };
     std::thread::scope(|scope| {
-        scope.spawn(|| under_way.report(tasks.len()));
+        scope.spawn(|| under_way.report());
         for _ in 0..threads {
             scope.spawn(|| {
+                let worker = Worker(&under_way);
                 while let Some((case, nth, check)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let result = {
                         let _alone = is_chain(case).then(|| alone.write().unwrap());
                         let _beside = (!is_chain(case)).then(|| alone.read().unwrap());
-                        under_way.begin(format!("{check:?} of {case}"));
+                        worker.begin(format!("{check:?} of {case}"));
                         let result = one(device, case, *nth, *check, is_quick);
-                        under_way.end();
+                        worker.end();
                         result
                     };
                     let mut all = outcomes.lock().unwrap();
@@ -174,28 +175,18 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
 }
 
 /// Checks that run now, by their threads: a kernel that does not end is known by its name.
-#[derive(Default)]
 struct UnderWay {
     begun: Mutex<HashMap<ThreadId, (String, Instant)>>,
-    done: AtomicUsize,
+    workers: AtomicUsize,
 }
 
 impl UnderWay {
     const LONG: Duration = Duration::from_secs(10);
 
-    fn begin(&self, what: String) {
-        self.begun.lock().unwrap().insert(std::thread::current().id(), (what, Instant::now()));
-    }
-
-    fn end(&self) {
-        self.begun.lock().unwrap().remove(&std::thread::current().id());
-        self.done.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Says what runs for long, once each, until `all` are done.
-    fn report(&self, all: usize) {
+    /// Says what runs for long, once each, until no worker is left.
+    fn report(&self) {
         let mut said = HashSet::new();
-        while self.done.load(Ordering::Relaxed) < all {
+        while self.workers.load(Ordering::Relaxed) > 0 {
             std::thread::sleep(Duration::from_millis(50));
             for (what, begun) in self.begun.lock().unwrap().values() {
                 if begun.elapsed() > Self::LONG && said.insert(what.clone()) {
@@ -203,6 +194,26 @@ impl UnderWay {
                 }
             }
         }
+    }
+}
+
+/// A thread that checks, until it has nothing to do or panics.
+struct Worker<'a>(&'a UnderWay);
+
+impl Worker<'_> {
+    fn begin(&self, what: String) {
+        self.0.begun.lock().unwrap().insert(std::thread::current().id(), (what, Instant::now()));
+    }
+
+    fn end(&self) {
+        self.0.begun.lock().unwrap().remove(&std::thread::current().id());
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        self.end();
+        self.0.workers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
