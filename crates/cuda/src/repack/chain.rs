@@ -75,7 +75,7 @@ pub(super) fn params(
         n_slots: rings.n_slots as u32,
         slot_bytes: rings.slot_bytes as u32,
         input_at: rings.input_at as u32,
-        most_on_way: MOST_ON_WAY.min(rings.n_slots) as u32,
+        most_on_way: MOST_ON_WAY as u32,
         exchange_at: rings.exchange_at as u32,
         lists_at: rings.lists_at as u32,
         scratch_at: rings.scratch_at as u32,
@@ -117,6 +117,8 @@ impl Rings {
 }
 
 const _: () = assert!(CELL_BYTES.is_multiple_of(16) && EXCHANGE_BYTES.is_multiple_of(16));
+// The warp that brings weights waits for the slot that came so many stages before.
+const _: () = assert!(MOST_ON_WAY <= LEAST_SLOTS);
 
 #[cfg(test)]
 mod tests {

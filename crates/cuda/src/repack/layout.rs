@@ -53,7 +53,7 @@ impl Format {
         }
     }
 
-    /// Whether the smaller kernels know it: `COMMON` in `kernels/linear.cuh`.
+    /// Whether the smaller kernels know it: `COMMON` in `kernels/linear.cuh`, and `sum_segment` of `linear_chain.cuh`.
     pub(super) fn is_common(id: u32) -> bool {
         use DType::*;
         [F16, Q8_0, Q4_K, Q5_K, Q6_K].into_iter().filter_map(Self::of).any(|f| f.id == id)

@@ -73,6 +73,10 @@ impl Tiles {
         }
     }
 
+    fn partial_bytes(&self) -> usize {
+        PLACES * self.n_blocks * PARTIAL_BYTES
+    }
+
     fn weights(&self, part: &Part) -> Weights {
         let m = &self.matrices[part.weight.0];
         Weights {
@@ -194,7 +198,7 @@ impl LinearKernels for Tiles {
     }
 
     fn work_bytes(&self) -> usize {
-        device_bytes(PLACES * self.n_blocks * PARTIAL_BYTES) + device_bytes(chain::READY_BYTES)
+        device_bytes(self.partial_bytes()) + device_bytes(chain::READY_BYTES)
     }
 
     fn upload(&mut self, gpu: Gpu<'_>, matrix: &Matrix) -> Result<Handle> {
@@ -204,7 +208,7 @@ impl LinearKernels for Tiles {
         };
         if self.partials.is_none() {
             // All bits set: nothing is there.
-            let nothing = vec![0xff; PLACES * self.n_blocks * PARTIAL_BYTES];
+            let nothing = vec![0xff; self.partial_bytes()];
             let partials = DeviceBuffer::new(gpu.device, "partial sums", nothing.len())?;
             gpu.queue.send_bytes(&nothing, &partials, 0)?;
             self.partials = Some(partials);
