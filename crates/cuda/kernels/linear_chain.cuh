@@ -12,27 +12,42 @@
 #include "linear_chain_ring.cuh"
 
 #if __CUDA_ARCH__ >= 900
+// Products of a stage. By each warp for itself: four together issue a tenth more instructions.
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, F16 w, u32 cell, u32, bool) { sum_stage_by_warp<F16, 1>(acc, w, cell, cell + CELL_BYTES, true); }
 template <class F>
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const Halves<F>& w, u32 cell, u32 from, bool two_halves) {
+    sum_halves_by_warp(acc, w.half[0], w.half[1], cell, from, two_halves);
+}
+template <class F>
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const SharedHalves<F>& w, u32 cell, u32 from, bool two_halves) {
+    sum_halves_by_warp(acc, w.first, w.second, cell, from, two_halves);
+}
+
+template <class F, class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
     const u32 warp = threadIdx.x >> 5, half = warp >> 3, seat = warp & 7;
     const u32 in_slot = ((half ? s.tiles[0] : 0) + (seat < s.tiles[half] ? seat : 0)) * F::STAGE_BYTES;
+    // Rows that there are not: what stands in their places would cost power in every product.
+    const bool is_there = threadIdx.x % 8 < ((const Room*)shared_at(ring.base))->n_rows;
+    const u32 zeros = ring.base + ring.c.zeros_at;
 #pragma unroll 1
     for (u32 n = s.n; n > 0; n--) {
         ring.wait_full();
-        F w = Weights<F>::at(shared_at(ring.at() + in_slot), (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES));
-        const u32 cell = ring.at() + ring.c.input_at;
-        // By each warp for itself: four together issue a tenth more instructions a stage.
-        sum_stage_by_warp<F, 1>(acc, w, cell, cell + CELL_BYTES, n > 1 || !odd);
+        const u32 cell = ring.at() + ring.c.input_at, from = is_there ? cell + (threadIdx.x & 31) * 16 : zeros;
+        sum_stage_of(acc, W(shared_at(ring.at() + in_slot), (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES)), cell, from, n > 1 || !odd);
         ring.leave();
     }
 }
+struct Floats : F16 {
+    __device__ __forceinline__ Floats(const u8* from, u8*) : F16(from) {}
+};
 __device__ __forceinline__ void sum_segment(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
     switch (s.format) {
-    case FORMAT_F16: return sum_stages<F16>(acc, ring, s, odd);
-    case FORMAT_Q8_0: return sum_stages<Q8_0>(acc, ring, s, odd);
-    case FORMAT_Q4_K: return sum_stages<Shared<Q4K>>(acc, ring, s, odd);
-    case FORMAT_Q5_K: return sum_stages<Shared<Q5K>>(acc, ring, s, odd);
-    case FORMAT_Q6_K: return sum_stages<Q6K>(acc, ring, s, odd);
+    case FORMAT_F16: return sum_stages<F16, Floats>(acc, ring, s, odd);
+    case FORMAT_Q8_0: return sum_stages<Q8_0, Halves<Q8_0>>(acc, ring, s, odd);
+    case FORMAT_Q4_K: return sum_stages<Q4K, SharedHalves<Q4K>>(acc, ring, s, odd);
+    case FORMAT_Q5_K: return sum_stages<Q5K, SharedHalves<Q5K>>(acc, ring, s, odd);
+    case FORMAT_Q6_K: return sum_stages<Q6K, Halves<Q6K>>(acc, ring, s, odd);
     }
 }
 
@@ -196,6 +211,7 @@ __device__ __forceinline__ void chain(const ChainParams& c) {
         at += p.list_bytes;
     }
     copies_end_group();
+    if (threadIdx.x < ZEROS_BYTES / 16) *(uint4*)(shared + c.zeros_at + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
     const u32 n_rows = rows_of_group<1>(c.phases[0]);
     if (threadIdx.x == 0) {
         Ring(c, base).begin();

@@ -9,7 +9,9 @@
 // Sixteen warps multiply. One brings weights, one inputs, one finds what rows are divided by.
 #define CHAIN_THREADS (THREADS + 96)
 // Of each warp that multiplies.
-#define SCRATCH_BYTES 256
+#define SCRATCH_BYTES 512
+// As far as squares of two cells are read.
+#define ZEROS_BYTES 3712
 
 struct ChainParams {
     LinearParams phases[MAX_PHASES];
@@ -22,6 +24,8 @@ struct ChainParams {
     u32 exchange_at;  // in shared memory: where rows' sums change places
     u32 lists_at;     // every phase's, one after the other
     u32 scratch_at;
+    u32 zeros_at;
+    u32 pad;
 };
 
 struct ChainRoom {
@@ -69,32 +73,37 @@ struct PhaseList {
     __device__ __forceinline__ void next(const LinearParams& p) { at += p.list_bytes; }
 };
 
-// Scales and minima of a half, made by four lanes, come to all of them by shared memory: shuffles take twice as much of the time that
-// the multiprocessor has for either.
-template <class Base>
-struct Shared : Base {
-    u8* scratch;
-    uint4 made[2];
-    __device__ __forceinline__ Shared(const u8* from, u8* scratch) : Base(from), scratch(scratch) {}
-    __device__ __forceinline__ void begin(int half) {
-        const Lane l;
-        Base::begin(half);
-        __syncwarp();
-        *(uint2*)(scratch + l.g * 32 + l.t * 8) = make_uint2(this->s, this->m);
-        __syncwarp();
-        made[0] = *(const uint4*)(scratch + l.g * 32), made[1] = *(const uint4*)(scratch + l.g * 32 + 16);
-    }
+// A stage's two halves of 128 columns at once.
+template <class F>
+struct Halves {
+    F half[2];
+    __device__ __forceinline__ Halves(const u8* from, u8*) : half{F(from), F(from)} { half[0].begin(0), half[1].begin(1); }
+};
+// Scales and minima, those of two groups of 32 columns made by each of four lanes, come to all of them by shared memory: shuffles take twice as much of the
+// time that the multiprocessor has for either.
+template <class Base, int HALF>
+struct SharedHalf : Base {
+    const u8* made;
+    __device__ __forceinline__ SharedHalf(const Base& base, const u8* made) : Base(base), made(made) { Base::begin_codes(HALF); }
     __device__ __forceinline__ void scales(int q, int j, u32& to_s, u32& to_m) const {
         if (j & 1) return;
-        to_s = j ? made[q].z : made[q].x, to_m = j ? made[q].w : made[q].y;
+        const uint4 of_both = *(const uint4*)(made + (2 * q + (j >> 1)) * 16);
+        to_s = HALF ? of_both.z : of_both.x, to_m = HALF ? of_both.w : of_both.y;
     }
 };
-// A format's stage.
-template <class F>
-struct Weights {
-    static __device__ __forceinline__ F at(const u8* from, u8*) { return F(from); }
-};
-template <class F>
-struct Weights<Shared<F>> {
-    static __device__ __forceinline__ Shared<F> at(const u8* from, u8* scratch) { return Shared<F>(from, scratch); }
+template <class Base>
+struct SharedHalves {
+    SharedHalf<Base, 0> first;
+    SharedHalf<Base, 1> second;
+    static __device__ __forceinline__ Base share(Base base, u8* scratch) {
+        const Lane l;
+        uint4 own;
+        base.begin_scales(0), own.x = base.s, own.y = base.m;
+        base.begin_scales(1), own.z = base.s, own.w = base.m;
+        *(uint4*)(scratch + l.lane * 16) = own;
+        __syncwarp();
+        return base;
+    }
+    __device__ __forceinline__ SharedHalves(const Base& base, const u8* made) : first(base, made), second(base, made) {}
+    __device__ __forceinline__ SharedHalves(const u8* from, u8* scratch) : SharedHalves(share(Base(from), scratch), scratch + Lane().g * 64) {}
 };

@@ -214,10 +214,8 @@ struct Q4K : ScalesAndMinima {
     const u8* at;
     uint4 codes[2];
     __device__ __forceinline__ Q4K(const u8* from) : ScalesAndMinima(from, Lane()), at(from + 256 + Lane().lane * 16) {}
-    __device__ __forceinline__ void begin(int half) {
-        begin_scales(half);
-        codes[0] = *(const uint4*)(at + half * 1024), codes[1] = *(const uint4*)(at + half * 1024 + 512);
-    }
+    __device__ __forceinline__ void begin_codes(int half) { codes[0] = *(const uint4*)(at + half * 1024), codes[1] = *(const uint4*)(at + half * 1024 + 512); }
+    __device__ __forceinline__ void begin(int half) { begin_scales(half), begin_codes(half); }
     __device__ __forceinline__ void step(int q, int j, u32 (&a)[4]) const { nibbles(word_of(codes[q], j), a); }
 };
 
@@ -226,10 +224,11 @@ struct Q5K : Q4K {
     const u8* high;
     u32 fifth[2];
     __device__ __forceinline__ Q5K(const u8* from) : Q4K(from), high(from + 2304 + Lane().lane * 4) {}
-    __device__ __forceinline__ void begin(int half) {
-        Q4K::begin(half);
+    __device__ __forceinline__ void begin_codes(int half) {
+        Q4K::begin_codes(half);
         fifth[0] = load_word(high + half * 256), fifth[1] = load_word(high + half * 256 + 128);
     }
+    __device__ __forceinline__ void begin(int half) { begin_scales(half), begin_codes(half); }
     __device__ __forceinline__ void step(int q, int j, u32 (&a)[4]) const { fives(word_of(codes[q], j), fifth[q], j, a); }
 };
 

@@ -94,14 +94,14 @@ __device__ __forceinline__ void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u3
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// B fragments of two steps of 16 columns, from 512 bytes of a cell.
-__device__ __forceinline__ uint4 load_columns_32(u32 cell) {
+// B fragments of two steps of 16 columns: each lane says where a row of one of four squares is.
+__device__ __forceinline__ uint4 load_squares(u32 of_lane) {
     uint4 v;
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(cell + (threadIdx.x & 31) * 16));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(of_lane));
     return v;
 }
+// From 512 bytes of a cell.
+__device__ __forceinline__ uint4 load_columns_32(u32 cell) { return load_squares(cell + (threadIdx.x & 31) * 16); }
 
 __device__ __forceinline__ u32 half2_mul(u32 a, u32 b) {
     u32 d;

@@ -96,6 +96,24 @@ __device__ __forceinline__ void sum_stage_by_warp(Sums<TILES>& acc, F& w, u32 ce
         fold<TILES>(acc, sum, shared_at(at));
     }
 }
+
+// Of up to 8 rows: two halves side by side, whose products do not wait for each other. `from`: where the lane's row of the cell's first square is.
+template <class F, class G>
+__device__ __forceinline__ void sum_halves_by_warp(Sums<1>& acc, const F& first, const G& second, u32 cell, u32 from, bool two_halves) {
+    Sums<1> sum = {{0.0f, 0.0f, 0.0f, 0.0f}}, other = {{0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll
+    for (int q = 0; q < 2; q++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            u32 a[2][4], b[2][4];
+            const uint4 x = load_squares(from + (2 * q + i) * 512), y = load_squares(from + CELL_BYTES + (2 * q + i) * 512);
+            make_weights(first, q, 2 * i, a), make_weights(second, q, 2 * i, b);
+            mma(sum[0], a[0], x.x, x.y), mma(other[0], b[0], y.x, y.y);
+            mma(sum[0], a[1], x.z, x.w), mma(other[0], b[1], y.z, y.w);
+        }
+    fold<1>(acc, sum, shared_at(cell));
+    if (two_halves) fold<1>(acc, other, shared_at(cell + CELL_BYTES));
+}
 #if HAS_WGMMA
 // Products of N steps from one on, counted in the half, which go on while the next weights are made.
 template <class F, int TILES, int N>

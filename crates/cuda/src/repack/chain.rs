@@ -21,7 +21,9 @@ const MOST_ON_WAY: usize = 2;
 /// Two rows of a unit's sums, or two parts of one.
 const EXCHANGE_BYTES: usize = 2 * 1040;
 /// `SCRATCH_BYTES` of all warps.
-const SCRATCH_BYTES: usize = WARPS * 256;
+const SCRATCH_BYTES: usize = WARPS * 512;
+/// What is read of rows that there are not.
+const ZEROS_BYTES: usize = 3712;
 
 /// What blocks tell each other: who no longer looks at it, and of every phase but the last and each 128 columns, how many rows are made.
 pub(super) const READY_BYTES: usize = 4 * (2 + (MAX_CHAIN - 1) * MAX_READY);
@@ -42,6 +44,8 @@ kernel_params!(ChainParams {
     exchange_at: u32,
     lists_at: u32,
     scratch_at: u32,
+    zeros_at: u32,
+    pad: u32,
 });
 
 /// The launch and the shared memory it takes. All phases but the last make the next one's input. `None`: they go one by one, as there is
@@ -79,6 +83,8 @@ pub(super) fn params(
         exchange_at: rings.exchange_at as u32,
         lists_at: rings.lists_at as u32,
         scratch_at: rings.scratch_at as u32,
+        zeros_at: rings.zeros_at as u32,
+        pad: 0,
     };
     Some((params, rings.shared_bytes))
 }
@@ -93,6 +99,7 @@ struct Rings {
     exchange_at: usize,
     lists_at: usize,
     scratch_at: usize,
+    zeros_at: usize,
     shared_bytes: usize,
 }
 
@@ -105,13 +112,15 @@ impl Rings {
         let slot_bytes = (input_at + TILES * 2 * CELL_BYTES).next_multiple_of(LINE_BYTES);
         // Rows, and parts of one that other blocks summed, as many as warps.
         let exchange_bytes = (8 * TILES + WARPS) / 2 * EXCHANGE_BYTES;
-        let fixed = room + exchange_bytes + lists_bytes + SCRATCH_BYTES;
+        let fixed = room + exchange_bytes + lists_bytes + SCRATCH_BYTES + ZEROS_BYTES;
         let n_slots = (shared_bytes.checked_sub(fixed)? / slot_bytes).min(MAX_RING);
         let exchange_at = room + n_slots * slot_bytes;
         let lists_at = exchange_at + exchange_bytes;
         let scratch_at = lists_at + lists_bytes;
-        let shared_bytes = scratch_at + SCRATCH_BYTES;
-        let rings = Self { n_slots, slot_bytes, input_at, exchange_at, lists_at, scratch_at, shared_bytes };
+        let zeros_at = scratch_at + SCRATCH_BYTES;
+        let shared_bytes = zeros_at + ZEROS_BYTES;
+        let rings =
+            Self { n_slots, slot_bytes, input_at, exchange_at, lists_at, scratch_at, zeros_at, shared_bytes };
         (n_slots >= LEAST_SLOTS).then_some(rings)
     }
 }
@@ -131,7 +140,8 @@ mod tests {
         let stage_bytes = WARPS * Format::of(dtype).unwrap().stage_bytes();
         let Some(rings) = Rings::new(stage_bytes, 2048, 227 * 1024) else { return 0 };
         assert!(rings.shared_bytes <= 227 * 1024, "{rings:?}");
-        let parts = [0, rings.exchange_at, rings.lists_at, rings.scratch_at, rings.shared_bytes];
+        let parts =
+            [0, rings.exchange_at, rings.lists_at, rings.scratch_at, rings.zeros_at, rings.shared_bytes];
         assert!(parts.is_sorted() && parts.iter().all(|at| at.is_multiple_of(16)), "{rings:?}");
         assert!(rings.input_at >= stage_bytes && rings.slot_bytes.is_multiple_of(LINE_BYTES), "{rings:?}");
         rings.n_slots
@@ -139,7 +149,7 @@ mod tests {
 
     #[test]
     fn formats_of_few_bits_have_slots_to_be_ahead() {
-        assert_eq!([DType::Q4_K, DType::Q5_K, DType::Q6_K].map(slots), [4, 4, 3]);
+        assert_eq!([DType::Q4_K, DType::Q5_K, DType::Q6_K].map(slots), [4, 3, 3]);
         assert_eq!([DType::Q8_0, DType::F16, DType::BF16].map(slots), [0, 0, 0]);
     }
 
