@@ -5,49 +5,44 @@
 // inputs. Blocks tell each other of which rows they have made which 128 columns (`ready`): a block begins a phase where its first columns
 // are there, and not where the whole op before is over. All blocks of the launch have to run at once, as in linear.cuh.
 //
-// With 1 row a 27B takes 5.12 ms for 5.42 at the card's power limit, and 3.55 J for 3.76: a stage of Q4_K is 272 instructions in place of 440,
-// and 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
+// With 1 row a 27B takes 5.12 ms for 5.42 at the card's power limit, and 3.55 J for 3.76 (when a stage of Q4_K was 272 instructions in place of 440; it is
+// 264 now): 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
 #pragma once
 #define LINEAR_CHAINED 1
 #include "linear_chain_ring.cuh"
 
 #if __CUDA_ARCH__ >= 900
-// Products of a stage. By each warp for itself: four together issue a tenth more instructions.
-__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, F16 w, u32 cell, u32, bool) { sum_stage_by_warp<F16, 1>(acc, w, cell, cell + CELL_BYTES, true); }
-template <class F>
-__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const Halves<F>& w, u32 cell, u32 from, bool two_halves) {
-    sum_halves_by_warp(acc, w.half[0], w.half[1], cell, from, two_halves);
-}
-template <class F>
-__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const SharedHalves<F>& w, u32 cell, u32 from, bool two_halves) {
+// Products of a stage. By each warp for itself: four together issue a tenth more instructions. `from`: where the lane's row of the input's first square is.
+template <class W>
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const W& w, u32 cell, u32 from, bool two_halves) {
     sum_halves_by_warp(acc, w.first, w.second, cell, from, two_halves);
 }
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, Floats& w, u32 cell, u32, bool) { sum_stage_by_warp<Floats, 1>(acc, w, cell, cell + CELL_BYTES, true); }
 
-template <class F, class W>
+template <class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
-    const u32 warp = threadIdx.x >> 5, half = warp >> 3, seat = warp & 7;
-    const u32 in_slot = ((half ? s.tiles[0] : 0) + (seat < s.tiles[half] ? seat : 0)) * F::STAGE_BYTES;
-    // Rows that there are not: what stands in their places would cost power in every product.
+    const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7;
+    const u32 in_slot = ((of_unit ? s.tiles[0] : 0) + (seat < s.tiles[of_unit] ? seat : 0)) * W::STAGE_BYTES;
+    // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time.
     const bool is_there = threadIdx.x % 8 < ((const Room*)shared_at(ring.base))->n_rows;
     const u32 zeros = ring.base + ring.c.zeros_at;
+    u8* const scratch = (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);
 #pragma unroll 1
     for (u32 n = s.n; n > 0; n--) {
-        ring.wait_full();
-        const u32 cell = ring.at() + ring.c.input_at, from = is_there ? cell + (threadIdx.x & 31) * 16 : zeros;
-        sum_stage_of(acc, W(shared_at(ring.at() + in_slot), (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES)), cell, from, n > 1 || !odd);
+        ring.wait_full(of_unit);
+        const u32 cell = ring.at() + ring.c.input_at;
+        W w(shared_at(ring.at() + in_slot), scratch);
+        sum_stage_of(acc, w, cell, is_there ? cell + (threadIdx.x & 31) * 16 : zeros, n > 1 || !odd);
         ring.leave();
     }
 }
-struct Floats : F16 {
-    __device__ __forceinline__ Floats(const u8* from, u8*) : F16(from) {}
-};
 __device__ __forceinline__ void sum_segment(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
     switch (s.format) {
-    case FORMAT_F16: return sum_stages<F16, Floats>(acc, ring, s, odd);
-    case FORMAT_Q8_0: return sum_stages<Q8_0, Halves<Q8_0>>(acc, ring, s, odd);
-    case FORMAT_Q4_K: return sum_stages<Q4K, SharedHalves<Q4K>>(acc, ring, s, odd);
-    case FORMAT_Q5_K: return sum_stages<Q5K, SharedHalves<Q5K>>(acc, ring, s, odd);
-    case FORMAT_Q6_K: return sum_stages<Q6K, Halves<Q6K>>(acc, ring, s, odd);
+    case FORMAT_F16: return sum_stages<Floats>(acc, ring, s, odd);
+    case FORMAT_Q8_0: return sum_stages<Halves<Q8_0>>(acc, ring, s, odd);
+    case FORMAT_Q4_K: return sum_stages<SharedHalves<Q4K>>(acc, ring, s, odd);
+    case FORMAT_Q5_K: return sum_stages<SharedHalves<Q5K>>(acc, ring, s, odd);
+    case FORMAT_Q6_K: return sum_stages<Halves<Q6K>>(acc, ring, s, odd);
     }
 }
 
@@ -86,8 +81,9 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
     u64 policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     PhaseList list(c, shared);
+    // What is waited for next, so many halves behind.
     Ring late = ring;
-    u32 on_way = 0;
+    u32 on_way = 0, late_half = 0;
 #pragma unroll 1
     for (u32 phase = 0; phase < c.n_phases; phase++) {
 #pragma unroll 1
@@ -96,13 +92,20 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
             u64 from[2] = {s->weights[0], s->weights[1]};
 #pragma unroll 1
             for (u32 n = s->n; n > 0; n--, ring.next()) {
-                if (on_way == c.most_on_way) barrier_wait(late.weights_full(), late.parity), late.next();
-                else on_way++;
                 ring.wait_empty();
-                copy_expect(ring.weights_full(), bytes[0] + bytes[1]);
-                copy_weights(ring.at(), from[0], bytes[0], ring.weights_full(), policy);
-                copy_weights(ring.at() + bytes[0], from[1], bytes[1], ring.weights_full(), policy);
-                from[0] += bytes[0], from[1] += bytes[1];
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+                    if (on_way == c.most_on_way) {
+                        barrier_wait(late.weights_full(late_half), late.parity);
+                        if (late_half) late.next();
+                        late_half ^= 1;
+                    } else {
+                        on_way++;
+                    }
+                    copy_expect(ring.weights_full(half), bytes[half]);
+                    if (bytes[half]) copy_weights(ring.at() + (half ? bytes[0] : 0), from[half], bytes[half], ring.weights_full(half), policy);
+                    from[half] += bytes[half];
+                }
             }
         }
         list.next(c.phases[phase]);
