@@ -5,8 +5,8 @@
 // inputs. Blocks tell each other of which rows they have made which 128 columns (`ready`): a block begins a phase where its first columns
 // are there, and not where the whole op before is over. All blocks of the launch have to run at once, as in linear.cuh.
 //
-// With 1 row a 27B takes 5.12 ms for 5.42 at the card's power limit, and 3.55 J for 3.76 (when a stage of Q4_K was 272 instructions in place of 440; it is
-// 264 now): 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
+// With 1 row a 27B takes 4.83 ms at the card's power limit (by launches of linear.cuh 5.42), and 3.35 J (3.76): a stage of Q4_K is 264 instructions in place
+// of 440, and there are 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
 #pragma once
 #define LINEAR_CHAINED 1
 #include "linear_chain_ring.cuh"
@@ -23,7 +23,8 @@ template <class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
     const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7;
     const u32 in_slot = ((of_unit ? s.tiles[0] : 0) + (seat < s.tiles[of_unit] ? seat : 0)) * W::STAGE_BYTES;
-    // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time.
+    // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time. (Floats, which are
+    // few, read it all the same.)
     const bool is_there = threadIdx.x % 8 < ((const Room*)shared_at(ring.base))->n_rows;
     const u32 zeros = ring.base + ring.c.zeros_at;
     u8* const scratch = (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);

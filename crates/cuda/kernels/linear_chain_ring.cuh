@@ -34,6 +34,8 @@ struct ChainRoom {
     u32 factors_made;  // phases of which `room.factor` is or was
 };
 #define RING_AT (((u32)sizeof(ChainRoom) + 127) / 128 * 128)
+static_assert(MAX_RING <= MAX_INPUTS, "a slot has its barriers in Room");
+static_assert(ZEROS_BYTES / 16 <= CHAIN_THREADS, "a thread writes one");
 
 // A stage's place: whoever fills or reads the ring goes through all stages of all phases in the same order.
 struct Ring {
@@ -84,7 +86,7 @@ struct Halves {
     __device__ __forceinline__ Halves(const u8* from, u8*) : first(from), second(from) { first.begin(0), second.begin(1); }
 };
 // Scales and minima, those of two groups of 32 columns made by each of four lanes, come to all of them by shared memory: shuffles take twice as much of the
-// time that the multiprocessor has for either, and all made by every lane are 23 instructions more.
+// time that the multiprocessor has for either, and all made by every lane are 23 instructions more, and 0.5 % of a row's time.
 template <class Base, int HALF>
 struct SharedHalf : Base {
     const u8* made;  // of the lane's outputs: of each group of both halves

@@ -11,7 +11,7 @@
 //
 // A format is made for a stage of a tile of 16 outputs (four records of 64 columns, or one of 256), and goes through its halves of 128
 // columns and their quads of 64:
-//   begin(h)              reads what half h needs
+//   begin(h)              reads what half h needs (Q4_K and Q5_K: begin_scales(h), begin_codes(h))
 //   step(q, j, a)         register values of step j of quad q
 //   scales(q, j, s, m)    scale and offset of outputs g (low half) and g + 8, for steps j that begin a group
 #pragma once

@@ -17,7 +17,7 @@ const LEAST_SLOTS: usize = 3;
 /// Stages of a block from which on a single op gains too: a head of Q6_K 14 of 250 us.
 const LONG: usize = 32;
 /// Halves of units of a stage's weights on their way to a block: what blocks tell each other waits behind them. With four of 8 layers' 854 us are 866, with
-/// five 874, with two 861; as quarters any number is 7 % slower.
+/// five 874, with two 861; as quarters four to seven are 7 % slower.
 const MOST_ON_WAY: usize = 3;
 /// Two rows of a unit's sums, or two parts of one.
 const EXCHANGE_BYTES: usize = 2 * 1040;
