@@ -116,15 +116,9 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
 // Whether columns are made of all rows: counts of two cells side by side, of which one or both are asked for.
 __device__ __forceinline__ bool are_ready(const u32* counts, u32 n_rows, bool needs_first, bool needs_second) {
     u32 first, second;
-    asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(counts) : "memory");
+    asm volatile("ld.acquire.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(counts) : "memory");
     return (!needs_first || first == n_rows) && (!needs_second || second == n_rows);
 }
-// By a warp: what was counted is there too, for every lane what any has seen.
-__device__ __forceinline__ void acquire() {
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    __syncwarp();
-}
-
 // The warp that brings inputs. A lane each looks for what 32 stages need.
 __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* shared, Ring ring, u32 n_rows) {
     const u32 lane = threadIdx.x & 31;
@@ -145,7 +139,7 @@ __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* sha
                 if (!(there >> i & 1)) {
                     do there = __ballot_sync(0xffffffffu, is_none || are_ready(counts + (cell & ~1u), n_rows, !is_second, is_second || mine & INPUT_TWO));
                     while (!(there >> i & 1));
-                    acquire();
+                    __syncwarp();
                 }
                 ring.wait_empty();
                 const u32 what = __shfl_sync(0xffffffffu, mine, i);
@@ -176,7 +170,7 @@ __device__ __forceinline__ void bring_factors(const ChainParams& c, ChainRoom& r
                 if (__all_sync(0xffffffffu, all)) break;
                 __nanosleep(100);
             }
-            acquire();
+            __syncwarp();
         }
         const LinearParams& p = c.phases[phase];
 #pragma unroll 1
