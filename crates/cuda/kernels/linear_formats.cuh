@@ -11,7 +11,7 @@
 //
 // A format is made for a stage of a tile of 16 outputs (four records of 64 columns, or one of 256), and goes through its halves of 128
 // columns and their quads of 64:
-//   begin(h)              reads what half h needs (Q4_K and Q5_K: begin_scales(h), begin_codes(h))
+//   begin(h)              reads what half h needs (what linear_chain.cuh takes apart: begin_scales(h), begin_codes(h))
 //   step(q, j, a)         register values of step j of quad q
 //   scales(q, j, s, m)    scale and offset of outputs g (low half) and g + 8, for steps j that begin a group
 #pragma once
@@ -183,29 +183,52 @@ struct Mxfp4 {
     }
 };
 
-// Scales and minima of Q4_K and Q5_K: a word for outputs g and g + 8 and each group of 32 columns, so that each lane t makes those of
-// one group of a half, and the others ask it: made by all four lanes they were a quarter of all instructions.
-// Bits 0..5 of each half of a word are the scale, 6..11 the minimum; bits 12..15 of a half's four words together are d (of the
-// first half) or what minima are multiplied by (minus dmin, of the second).
+// Scales and minima of Q4_K and Q5_K: each lane t makes those of one group of 32 columns of either half, and the others ask it: made by all four lanes
+// they were a quarter of all instructions. 32 bytes for outputs g and g + 8:
+//   words 0..3  lane t's, for g in the low half and g + 8 in the high one: bits 0..5 the scale of group t, 6..11 its minimum, 12..15 of group 4 + t the
+//               scale's low bits
+//   words 4, 5  of g and of g + 8, a byte a lane: bits 0..5 the minimum of group 4 + t, 6..7 its scale's high bits
+//   words 6, 7  d, and what minima are multiplied by: minus dmin
+// (d and dmin by 4 bits in each of eight words, which leaves each group a word of its own, took 15 instructions more of a stage's 250.)
 struct ScalesAndMinima {
-    const u8* words;
-    u32 d, d_1024, dmin, s, m;
-    static __device__ __forceinline__ u32 outer(const uint4& w) {
-        return ((w.x >> 12) & 0x000f000f) | ((w.y >> 8) & 0x00f000f0) | ((w.z >> 4) & 0x0f000f00) | (w.w & 0xf000f000);
-    }
-    __device__ __forceinline__ ScalesAndMinima(const u8* tile, Lane l) : words(tile + l.g * 32 + l.t * 4) {
-        const uint4* at = (const uint4*)(tile + l.g * 32);
-        d = outer(at[0]), dmin = outer(at[1]);
-        d_1024 = half2_mul(d, 0xe400e400);
+    u32 own, others, d, dmin, s, m;
+    // Which bytes of words 4 and 5 are a lane's: the first of each half of what they make.
+    static __device__ __forceinline__ u32 bytes_of_lane(u32 t) { return t * 0x1111 + 0x4400; }
+    // `words`: those of the lane's outputs; `own`: the lane's own of them.
+    __device__ __forceinline__ ScalesAndMinima(const u8* words, const u8* own, u32 bytes_of_lane) : own(load_word(own)) {
+        const uint4 v = *(const uint4*)(words + 16);
+        others = bytes_of(v.x, v.y, bytes_of_lane), d = v.z, dmin = v.w;
     }
     // (1024 + scale) d - 1024 d: exact but for one rounding. Minima are subnormal integers, like codes.
     __device__ __forceinline__ void begin_scales(int half) {
-        const u32 w = load_word(words + half * 16);
-        s = half2_fma((w & 0x003f003f) | 0x64006400, d, d_1024), m = half2_mul((w >> 6) & 0x003f003f, dmin);
+        const u32 scale = half ? ((own >> 12) & 0x000f000f) | ((others >> 2) & 0x00300030) : own & 0x003f003f;
+        s = half2_fma(scale | 0x64006400, d, half2_mul(d, 0xe400e400)), m = half2_mul((half ? others : own >> 6) & 0x003f003f, dmin);
     }
     __device__ __forceinline__ void scales(int q, int j, u32& to_s, u32& to_m) const {
         if (j & 1) return;
         to_s = __shfl_sync(0xffffffffu, s, 2 * q + (j >> 1), 4), to_m = __shfl_sync(0xffffffffu, m, 2 * q + (j >> 1), 4);
+    }
+    // What a lane makes for all of its outputs', and what they take of it: of group i of each half, from what lane i made.
+    __device__ __forceinline__ uint4 made_by_lane() {
+        uint4 v;
+        begin_scales(0), v.x = s, v.y = m;
+        begin_scales(1), v.z = s, v.w = m;
+        return v;
+    }
+    static __device__ __forceinline__ void take(const uint4& made, int half, int j, u32& to_s, u32& to_m) {
+        if (j & 1) return;
+        to_s = half ? made.z : made.x, to_m = half ? made.w : made.y;
+    }
+};
+
+// Where a lane finds what it needs of a tile, in bytes from its beginning.
+struct OfLane {
+    u32 words, own;  // of its outputs, of 32 bytes each; and its own among these
+    u32 codes;       // of 16 bytes
+    u32 bytes;       // ScalesAndMinima::bytes_of_lane
+    __device__ __forceinline__ OfLane() {
+        const Lane l;
+        words = l.g * 32, own = l.g * 32 + l.t * 4, codes = l.lane * 16, bytes = ScalesAndMinima::bytes_of_lane(l.t);
     }
 };
 
@@ -213,7 +236,7 @@ struct Q4K : ScalesAndMinima {
     static constexpr u32 STAGE_BYTES = 2304;
     const u8* at;
     uint4 codes[2];
-    __device__ __forceinline__ Q4K(const u8* from) : ScalesAndMinima(from, Lane()), at(from + 256 + Lane().lane * 16) {}
+    __device__ __forceinline__ Q4K(const u8* from, const OfLane& l = OfLane()) : ScalesAndMinima(from + l.words, from + l.own, l.bytes), at(from + l.codes + 256) {}
     __device__ __forceinline__ void begin_codes(int half) { codes[0] = *(const uint4*)(at + half * 1024), codes[1] = *(const uint4*)(at + half * 1024 + 512); }
     __device__ __forceinline__ void begin(int half) { begin_scales(half), begin_codes(half); }
     __device__ __forceinline__ void step(int q, int j, u32 (&a)[4]) const { nibbles(word_of(codes[q], j), a); }
@@ -223,7 +246,7 @@ struct Q5K : Q4K {
     static constexpr u32 STAGE_BYTES = 2816;
     const u8* high;
     u32 fifth[2];
-    __device__ __forceinline__ Q5K(const u8* from) : Q4K(from), high(from + 2304 + Lane().lane * 4) {}
+    __device__ __forceinline__ Q5K(const u8* from, const OfLane& l = OfLane()) : Q4K(from, l), high(from + 2304 + l.codes / 4) {}
     __device__ __forceinline__ void begin_codes(int half) {
         Q4K::begin_codes(half);
         fifth[0] = load_word(high + half * 256), fifth[1] = load_word(high + half * 256 + 128);
@@ -235,28 +258,33 @@ struct Q5K : Q4K {
 struct Q6K {
     static constexpr u32 STAGE_BYTES = 3360;
     const u8* tile;
+    OfLane l;
     u32 d;
     uint4 codes[2];
     uint2 top[2];
     uint4 scale;
-    Lane l;
-    __device__ __forceinline__ Q6K(const u8* from) : tile(from), d(load_word(from + 3328 + Lane().g * 4)) {}
-    __device__ __forceinline__ void begin(int half) {
+    __device__ __forceinline__ Q6K(const u8* from, const OfLane& l = OfLane()) : tile(from), l(l), d(load_word(from + 3328 + l.words / 8)) {}
+    __device__ __forceinline__ void begin_codes(int half) {
 #pragma unroll
         for (int q = 0; q < 2; q++) {
-            codes[q] = *(const uint4*)(tile + (2 * half + q) * 512 + l.lane * 16);
-            top[q] = *(const uint2*)(tile + 2048 + (2 * half + q) * 256 + l.lane * 8);
+            codes[q] = *(const uint4*)(tile + (2 * half + q) * 512 + l.codes);
+            top[q] = *(const uint2*)(tile + 2048 + (2 * half + q) * 256 + l.codes / 2);
         }
-        scale = *(const uint4*)(tile + 3072 + l.g * 32 + half * 16);
     }
+    __device__ __forceinline__ void begin(int half) { begin_codes(half), scale = *(const uint4*)(tile + 3072 + l.words + half * 16); }
     __device__ __forceinline__ void step(int q, int j, u32 (&a)[4]) const {
         sixes(word_of(codes[q], j), j < 2 ? top[q].x : top[q].y, j & 1, a);
     }
-    // Scales are bytes plus 128, codes plus 32.
-    __device__ __forceinline__ void scales(int q, int j, u32& s, u32& m) const {
-        const u32 integers = bytes_of(word_of(scale, 2 * q + (j >> 1)), 0x64646464, j & 1 ? 0x4342 : 0x4140);
-        s = half2_mul(half2_add(integers, 0xe480e480), d), m = half2_mul(s, 0x82008020);
+    // Scales are bytes plus 128, those of two steps in a word; codes are plus 32.
+    __device__ __forceinline__ u32 scale_of(u32 word, int j) const { return half2_mul(half2_add(bytes_of(word, 0x64646464, j & 1 ? 0x4342 : 0x4140), 0xe480e480), d); }
+    static __device__ __forceinline__ u32 offset_of(u32 s) { return half2_mul(s, 0x82008020); }
+    __device__ __forceinline__ void scales(int q, int j, u32& s, u32& m) const { s = scale_of(word_of(scale, 2 * q + (j >> 1)), j), m = offset_of(s); }
+    // As of Q4_K, of two steps each.
+    __device__ __forceinline__ uint4 made_by_lane() const {
+        const u32 first = load_word(tile + 3072 + l.own), second = load_word(tile + 3088 + l.own);
+        return make_uint4(scale_of(first, 0), scale_of(first, 1), scale_of(second, 0), scale_of(second, 1));
     }
+    static __device__ __forceinline__ void take(const uint4& made, int half, int j, u32& s, u32& m) { s = word_of(made, 2 * half + (j & 1)), m = offset_of(s); }
 };
 
 // Scales and minima of 4 bits, a byte for each output and 16 columns: of g and g + 8 side by side.

@@ -139,20 +139,25 @@ fn q3_k(rows: &Rows<'_>, powers: &ByOutput, tile: &mut [u8]) {
     planes::pairs(|o| powers[o].scale(half_at(rows[o], 108)), &mut tile[1728..]);
 }
 
-/// Scales and minima of Q4_K and Q5_K: for outputs g and g + 8 a word for each group of 32 columns. Bits 0..5 of its halves
-/// are the scales, 6..11 the minima; bits 12..15 of the first four words hold d, of the others minus dmin, low bits first.
+/// Scales and minima of Q4_K and Q5_K, 32 bytes for outputs g and g + 8. Four words whose halves hold, of one output each, scale
+/// and minimum of a group of 32 columns in the first half and four bits of the scale of its like in the second; of each output four
+/// bytes for those: the minimum, and two bits more of the scale; d of both outputs; minus dmin of both.
 fn scales_and_minima(rows: &Rows<'_>, powers: &ByOutput, out: &mut [u8]) {
-    for (i, out) in out.chunks_exact_mut(4).enumerate() {
-        let (g, group) = (i / 8, i % 8);
-        let half = |o: usize| {
-            let (scale, min) = scale_and_min(&std::array::from_fn(|i| rows[o][4 + i]), group);
-            let outer = match group / 4 {
-                0 => powers[o].scale(half_at(rows[o], 0)),
-                _ => powers[o].minimum(half_at(rows[o], 2)),
+    for (g, out) in out.chunks_exact_mut(32).enumerate() {
+        let of = |o: usize, group: usize| scale_and_min(&std::array::from_fn(|i| rows[o][4 + i]), group);
+        for (t, word) in out[..16].chunks_exact_mut(4).enumerate() {
+            let half = |o: usize| {
+                let ((scale, min), (second, _)) = (of(o, t), of(o, 4 + t));
+                u16::from(scale) | u16::from(min) << 6 | u16::from(second & 15) << 12
             };
-            u16::from(scale) | u16::from(min) << 6 | (outer >> (4 * (group % 4)) & 15) << 12
-        };
-        planes::pairs(|o| half(o + g), out);
+            planes::pairs(|o| half(o + g), word);
+        }
+        for (i, byte) in out[16..24].iter_mut().enumerate() {
+            let (scale, min) = of(g + i / 4 * 8, 4 + i % 4);
+            *byte = min | (scale >> 4) << 6;
+        }
+        planes::pairs(|o| powers[o + g].scale(half_at(rows[o + g], 0)), &mut out[24..28]);
+        planes::pairs(|o| powers[o + g].minimum(half_at(rows[o + g], 2)), &mut out[28..]);
     }
 }
 

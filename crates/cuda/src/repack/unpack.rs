@@ -117,14 +117,12 @@ fn weight(dtype: DType, tile: &[u8], g: usize, high: usize, col: usize, code: u3
             pair(1728) * scale * (q - 4.0) * unit
         }
         DType::Q4_K | DType::Q5_K => {
-            let half = |i: usize| word(tile, g * 32 + i * 4) >> (16 * high) & 0xffff;
-            let outer = |first: usize| {
-                let bits = (0..4).map(|i| half(first + i) >> 12 << (4 * i)).sum::<u32>();
-                f16::from_bits(bits as u16).to_f32()
-            };
-            let (d, dmin, w) = (outer(0), outer(4), half(col / 32));
-            let (scale, min) = ((w & 63) as f32, (w >> 6 & 63) as f32);
-            d * scale * q * unit + dmin * min * minimum
+            let outer = |i: usize| float(word(tile, g * 32 + i * 4), high);
+            let (second, t) = (col / 128, col % 128 / 32);
+            let own = word(tile, g * 32 + t * 4) >> (16 * high) & 0xffff;
+            let byte = u32::from(tile[g * 32 + 16 + 4 * high + t]);
+            let (scale, min) = [(own & 63, own >> 6 & 63), (own >> 12 | byte >> 6 << 4, byte & 63)][second];
+            outer(6) * scale as f32 * q * unit + outer(7) * min as f32 * minimum
         }
         DType::Q6_K => {
             let scale = f32::from(tile[3072 + g * 32 + col / 16 * 2 + high]) - 128.0;
