@@ -5,36 +5,44 @@
 // inputs. Blocks tell each other of which rows they have made which 128 columns (`ready`): a block begins a phase where its first columns
 // are there, and not where the whole op before is over. All blocks of the launch have to run at once, as in linear.cuh.
 //
-// With 1 row a 27B takes 4.83 ms at the card's power limit (by launches of linear.cuh 5.42), and 3.35 J (3.76): a stage of Q4_K is 264 instructions in place
+// With 1 row a 27B takes 4.67 ms at the card's power limit (by launches of linear.cuh 5.42), and 3.24 J (3.76): a stage of Q4_K is 239 instructions in place
 // of 440, and there are 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
 #pragma once
 #define LINEAR_CHAINED 1
 #include "linear_chain_ring.cuh"
 
 #if __CUDA_ARCH__ >= 900
-// Products of a stage. By each warp for itself: four together issue a tenth more instructions. `from`: where the lane's row of the input's first square is.
+// Products of a stage. By each warp for itself: four together issue a tenth more instructions.
 template <class W>
-__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, const W& w, u32 cell, u32 from, bool two_halves) {
-    sum_halves_by_warp(acc, w.first, w.second, cell, from, two_halves);
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, W& w, const StageOfLane& at, bool two_halves) {
+    sum_halves_by_warp(acc, w, at.input + at.scales, at.input * at.is_there + at.row, two_halves);
 }
-__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, Floats& w, u32 cell, u32, bool) { sum_stage_by_warp<Floats, 1>(acc, w, cell, cell + CELL_BYTES, true); }
+__device__ __forceinline__ void sum_stage_of(Sums<1>& acc, Floats& w, const StageOfLane& at, bool) {
+    sum_stage_by_warp<Floats, 1>(acc, w, at.input, at.input + CELL_BYTES, true);
+}
 
 template <class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
-    const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7;
+    const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7, lane = threadIdx.x & 31;
     const u32 in_slot = ((of_unit ? s.tiles[0] : 0) + (seat < s.tiles[of_unit] ? seat : 0)) * W::STAGE_BYTES;
-    // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time. (Floats, which are
-    // few, read it all the same.)
-    const bool is_there = threadIdx.x % 8 < ((const Room*)shared_at(ring.base))->n_rows;
-    const u32 zeros = ring.base + ring.c.zeros_at;
-    u8* const scratch = (u8*)shared_at(ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);
+    const u32 to_weights = kept((u32)sizeof(Room) + of_unit * MAX_RING * 8);
+    StageOfLane at(((const Room*)shared_at(ring.base))->n_rows, ring.base + ring.c.zeros_at, ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);
 #pragma unroll 1
-    for (u32 n = s.n; n > 0; n--) {
-        ring.wait_full(of_unit);
-        const u32 cell = ring.at() + ring.c.input_at;
-        W w(shared_at(ring.at() + in_slot), scratch);
-        sum_stage_of(acc, w, cell, is_there ? cell + (threadIdx.x & 31) * 16 : zeros, n > 1 || !odd);
-        ring.leave();
+    for (u32 n = s.n; n > 0;) {
+        // As far as the ring's end.
+        const u32 m = min(n, ring.c.n_slots - ring.slot), parity = ring.parity;
+        u32 barriers = ring.inputs_full(), last = barriers + m * 8, without_half = odd && m == n ? last - 8 : 0;
+        at.weights = ring.at() + in_slot, at.input = ring.at() + ring.c.input_at;
+#pragma unroll 1
+        do {
+            barriers_wait(barriers + to_weights, barriers, parity);
+            W w(at);
+            sum_stage_of(acc, w, at, barriers != without_half);
+            __syncwarp();
+            if (lane == 0) barrier_arrive(barriers + 8 * MAX_INPUTS);
+            barriers += 8, at.weights += ring.c.slot_bytes, at.input += ring.c.slot_bytes;
+        } while (barriers != last);
+        n -= m, ring.skip(m);
     }
 }
 __device__ __forceinline__ void sum_segment(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
@@ -43,7 +51,7 @@ __device__ __forceinline__ void sum_segment(Sums<1>& acc, Ring& ring, const Segm
     case FORMAT_Q8_0: return sum_stages<Halves<Q8_0>>(acc, ring, s, odd);
     case FORMAT_Q4_K: return sum_stages<SharedHalves<Q4K>>(acc, ring, s, odd);
     case FORMAT_Q5_K: return sum_stages<SharedHalves<Q5K>>(acc, ring, s, odd);
-    case FORMAT_Q6_K: return sum_stages<Halves<Q6K>>(acc, ring, s, odd);
+    case FORMAT_Q6_K: return sum_stages<SharedHalves<Q6K>>(acc, ring, s, odd);
     }
 }
 
@@ -113,12 +121,14 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
     }
 }
 
-// Whether columns are made of all rows: counts of two cells side by side, of which one or both are asked for.
+// Whether columns are made of all rows: counts of two cells side by side, of which one or both are asked for. What was counted is there too, for every lane
+// once lanes have met. (A fence behind the last look waits for all that the multiprocessor has on its way: 1.2 % of a row's time.)
 __device__ __forceinline__ bool are_ready(const u32* counts, u32 n_rows, bool needs_first, bool needs_second) {
     u32 first, second;
     asm volatile("ld.acquire.gpu.global.v2.u32 {%0, %1}, [%2];" : "=r"(first), "=r"(second) : "l"(counts) : "memory");
     return (!needs_first || first == n_rows) && (!needs_second || second == n_rows);
 }
+
 // The warp that brings inputs. A lane each looks for what 32 stages need.
 __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* shared, Ring ring, u32 n_rows) {
     const u32 lane = threadIdx.x & 31;

@@ -58,12 +58,9 @@ struct Ring {
         }
         barrier_init_visible();
     }
-    // By who reads it, of weights half a unit's.
-    __device__ __forceinline__ void wait_full(u32 half) const { barrier_wait(weights_full(half), parity), barrier_wait(inputs_full(), parity); }
-    __device__ __forceinline__ void leave() {
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) barrier_arrive(empty());
-        next();
+    // By who reads it.
+    __device__ __forceinline__ void skip(u32 n) {
+        if ((slot += n) == c.n_slots) slot = 0, parity ^= 1;
     }
     // By who fills it.
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), parity ^ 1); }
@@ -78,46 +75,60 @@ struct PhaseList {
     __device__ __forceinline__ void next(const LinearParams& p) { at += p.list_bytes; }
 };
 
+// Where a lane finds a stage of a tile. What is the same in every stage is kept in registers: made again in each, it was 12 instructions.
+struct StageOfLane {
+    u32 weights, input;   // of the tile, of the first cell
+    OfLane of_tile;
+    u32 is_there, row;    // the lane's row of the input: 1, and behind its first cell; or 0, and where zeros are
+    u32 scales;           // behind the first cell, of the rows of the lane's sums
+    u32 scratch, made;    // where scales of the tile are left for others, and taken
+    __device__ __forceinline__ StageOfLane(u32 n_rows, u32 zeros, u32 scratch_of_warp) {
+        const Lane l;
+        // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time. (Floats, which are
+        // few, read it all the same.)
+        is_there = kept(l.lane % 8 < n_rows), row = kept(is_there ? l.lane * 16 : zeros);
+        of_tile.words = kept(of_tile.words), of_tile.own = kept(of_tile.own), of_tile.codes = kept(of_tile.codes), of_tile.bytes = kept(of_tile.bytes);
+        scales = kept(l.t * 8), scratch = kept(scratch_of_warp + l.lane * 16), made = kept(scratch_of_warp + l.g * 64);
+    }
+};
+
 // A stage of a tile, its two halves of 128 columns at once.
 template <class F>
 struct Halves {
     static constexpr u32 STAGE_BYTES = F::STAGE_BYTES;
     F first, second;
-    __device__ __forceinline__ Halves(const u8* from, u8*) : first(from), second(from) { first.begin(0), second.begin(1); }
+    __device__ __forceinline__ Halves(const StageOfLane& at) : first(shared_at(at.weights)), second(shared_at(at.weights)) { first.begin(0), second.begin(1); }
+    __device__ __forceinline__ void begin_group(int) {}
 };
-// Scales and minima, those of two groups of 32 columns made by each of four lanes, come to all of them by shared memory: shuffles take twice as much of the
-// time that the multiprocessor has for either, and all made by every lane are 23 instructions more, and 0.5 % of a row's time.
-template <class Base, int HALF>
-struct SharedHalf : Base {
-    const u8* made;  // of the lane's outputs: of each group of both halves
-    __device__ __forceinline__ SharedHalf(const Base& base, const u8* made) : Base(base), made(made) { Base::begin_codes(HALF); }
-    __device__ __forceinline__ void scales(int q, int j, u32& to_s, u32& to_m) const {
-        if (j & 1) return;
-        const uint4 of_both = *(const uint4*)(made + (2 * q + (j >> 1)) * 16);
-        to_s = HALF ? of_both.z : of_both.x, to_m = HALF ? of_both.w : of_both.y;
-    }
+// Scales, of which each of four lanes makes a quarter, come to all of them by shared memory: shuffles take twice as much of the time that the multiprocessor
+// has for either, and all made by every lane are 23 instructions more (Q4_K), and 0.5 % of a row's time.
+template <class F, int HALF>
+struct SharedHalf : F {
+    uint4 made;  // of the group of both halves that is next
+    __device__ __forceinline__ SharedHalf(const F& format) : F(format) { F::begin_codes(HALF); }
+    __device__ __forceinline__ void scales(int, int j, u32& s, u32& m) const { F::take(made, HALF, j, s, m); }
 };
-template <class Base>
+template <class F>
 struct SharedHalves {
-    static constexpr u32 STAGE_BYTES = Base::STAGE_BYTES;
-    SharedHalf<Base, 0> first;
-    SharedHalf<Base, 1> second;
-    __device__ __forceinline__ SharedHalves(const u8* from, u8* scratch) : SharedHalves(shared(Base(from), scratch), scratch + Lane().g * 64) {}
+    static constexpr u32 STAGE_BYTES = F::STAGE_BYTES;
+    SharedHalf<F, 0> first;
+    SharedHalf<F, 1> second;
+    u32 made;
+    __device__ __forceinline__ SharedHalves(const StageOfLane& at) : SharedHalves(shared(F(shared_at(at.weights), at.of_tile), at.scratch), at.made) {}
+    // Once for both: by themselves halves asked in pieces, 12 times in a stage of Q6_K in place of 4.
+    __device__ __forceinline__ void begin_group(int i) { first.made = second.made = load_shared_16(made + i * 16); }
 
 private:
-    __device__ __forceinline__ SharedHalves(const Base& base, const u8* made) : first(base, made), second(base, made) {}
-    static __device__ __forceinline__ Base shared(Base base, u8* scratch) {
-        uint4 own;
-        base.begin_scales(0), own.x = base.s, own.y = base.m;
-        base.begin_scales(1), own.z = base.s, own.w = base.m;
+    __device__ __forceinline__ SharedHalves(const F& format, u32 made) : first(format), second(format), made(made) {}
+    static __device__ __forceinline__ F shared(F format, u32 scratch) {
         // Nobody reads the last stage's any more: lanes met when they left it.
-        *(uint4*)(scratch + Lane().lane * 16) = own;
+        *(uint4*)shared_at(scratch) = format.made_by_lane();
         __syncwarp();
-        return base;
+        return format;
     }
 };
 struct Floats : F16 {
-    __device__ __forceinline__ Floats(const u8* from, u8*) : F16(from) {}
+    __device__ __forceinline__ Floats(const StageOfLane& at) : F16(shared_at(at.weights)) {}
 };
 template <>
 struct IsFloat<Floats> : IsFloat<F16> {};

@@ -5,12 +5,19 @@
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 __device__ __forceinline__ const u8* shared_at(u32 address) { return (const u8*)__cvta_shared_to_generic(address); }
-// An address kept in a register: where it can be made again the compiler does so, by a read of a special register that takes as
-// long as a load, in every stage.
-__device__ __forceinline__ u32 shared_register(const void* p) {
-    u32 address = shared_address(p);
-    asm volatile("" : "+r"(address));
-    return address;
+// A number kept in a register: what can be made again the compiler makes again, in every stage.
+__device__ __forceinline__ u32 kept(u32 v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+// (An address by a read of a special register, that takes as long as a load.)
+__device__ __forceinline__ u32 shared_register(const void* p) { return kept(shared_address(p)); }
+
+// 16 bytes at once, whatever of them is used where.
+__device__ __forceinline__ uint4 load_shared_16(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+    return v;
 }
 
 __device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
@@ -35,6 +42,18 @@ __device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
 #endif
     asm volatile("{ .reg .pred p;\nagain: " WAIT " p, [%0], %1;\n@!p bra again; }" ::"r"(barrier), "r"(parity) : "memory");
 #undef WAIT
+}
+
+// Of two with the same parity. Once each is most often enough.
+__device__ __forceinline__ void barriers_wait(u32 first, u32 second, u32 parity) {
+    asm volatile(
+        "{ .reg .pred p, q;\n"
+        "mbarrier.try_wait.parity.shared.b64 p, [%0], %2;\n"
+        "mbarrier.try_wait.parity.shared.b64 q, [%1], %2;\n"
+        "and.pred p, p, q;\n@p bra done;\n"
+        "first: mbarrier.try_wait.parity.shared.b64 p, [%0], %2;\n@!p bra first;\n"
+        "second: mbarrier.try_wait.parity.shared.b64 p, [%1], %2;\n@!p bra second;\n"
+        "done: }" ::"r"(first), "r"(second), "r"(parity) : "memory");
 }
 
 // What lanes stored in shared memory is there for tensor cores and for the copy engine, once they have met.

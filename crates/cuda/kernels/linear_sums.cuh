@@ -29,14 +29,19 @@ struct IsFloat<F16> {
 template <int TILES>
 using Sums = float[TILES][4];
 
+// `of_lane`: the cell, as far on as two rows' scales are for each of four lanes.
 template <int TILES>
-__device__ __forceinline__ void fold(Sums<TILES>& acc, const Sums<TILES>& sum, const u8* cell) {
+__device__ __forceinline__ void fold_at(Sums<TILES>& acc, const Sums<TILES>& sum, const u8* of_lane) {
 #pragma unroll
     for (int n = 0; n < TILES; n++) {
-        const float2 rows = *(const float2*)(cell + n * CELL_BYTES + CELL_SCALES + (threadIdx.x & 3) * 8);
+        const float2 rows = *(const float2*)(of_lane + n * CELL_BYTES + CELL_SCALES);
         acc[n][0] = fmaf(rows.x, sum[n][0], acc[n][0]), acc[n][1] = fmaf(rows.y, sum[n][1], acc[n][1]);
         acc[n][2] = fmaf(rows.x, sum[n][2], acc[n][2]), acc[n][3] = fmaf(rows.y, sum[n][3], acc[n][3]);
     }
+}
+template <int TILES>
+__device__ __forceinline__ void fold(Sums<TILES>& acc, const Sums<TILES>& sum, const u8* cell) {
+    fold_at<TILES>(acc, sum, cell + (threadIdx.x & 3) * 8);
 }
 
 // The weights of N steps of a quad of 64 columns, from an even one on: groups of less than 32 columns have scales of their own.
@@ -97,9 +102,10 @@ __device__ __forceinline__ void sum_stage_by_warp(Sums<TILES>& acc, F& w, u32 ce
     }
 }
 
-// Of up to 8 rows: two halves side by side, whose products do not wait for each other. `from`: where the lane's row of the cell's first square is.
-template <class F, class G>
-__device__ __forceinline__ void sum_halves_by_warp(Sums<1>& acc, const F& first, const G& second, u32 cell, u32 from, bool two_halves) {
+// Of up to 8 rows: two halves side by side, whose products do not wait for each other. `scales`: as of `fold_at`. `from`: where the lane's row of the cell's
+// first square is.
+template <class W>
+__device__ __forceinline__ void sum_halves_by_warp(Sums<1>& acc, W& w, u32 scales, u32 from, bool two_halves) {
     Sums<1> sum = {{0.0f, 0.0f, 0.0f, 0.0f}}, other = {{0.0f, 0.0f, 0.0f, 0.0f}};
 #pragma unroll
     for (int q = 0; q < 2; q++)
@@ -107,12 +113,13 @@ __device__ __forceinline__ void sum_halves_by_warp(Sums<1>& acc, const F& first,
         for (int i = 0; i < 2; i++) {
             u32 a[2][4], b[2][4];
             const uint4 x = load_squares(from + (2 * q + i) * 512), y = load_squares(from + CELL_BYTES + (2 * q + i) * 512);
-            make_weights(first, q, 2 * i, a), make_weights(second, q, 2 * i, b);
+            w.begin_group(2 * q + i);
+            make_weights(w.first, q, 2 * i, a), make_weights(w.second, q, 2 * i, b);
             mma(sum[0], a[0], x.x, x.y), mma(other[0], b[0], y.x, y.y);
             mma(sum[0], a[1], x.z, x.w), mma(other[0], b[1], y.z, y.w);
         }
-    fold<1>(acc, sum, shared_at(cell));
-    if (two_halves) fold<1>(acc, other, shared_at(cell + CELL_BYTES));
+    fold_at<1>(acc, sum, shared_at(scales));
+    if (two_halves) fold_at<1>(acc, other, shared_at(scales + CELL_BYTES));
 }
 #if HAS_WGMMA
 // Products of N steps from one on, counted in the half, which go on while the next weights are made.
