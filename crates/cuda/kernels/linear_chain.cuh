@@ -121,6 +121,8 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
     }
 }
 
+// Stages whose inputs are looked for at a time.
+#define LOOKED_AHEAD 4
 // Whether columns are made of all rows: counts of two cells side by side, of which one or both are asked for. What was counted is there too, for every lane
 // once lanes have met. (A fence behind the last look waits for all that the multiprocessor has on its way: 1.2 % of a row's time.)
 __device__ __forceinline__ bool are_ready(const u32* counts, u32 n_rows, bool needs_first, bool needs_second) {
@@ -147,8 +149,12 @@ __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* sha
 #pragma unroll 1
             for (u32 i = 0; i < 32 && first + i < n; i++, ring.next()) {
                 if (!(there >> i & 1)) {
-                    do there = __ballot_sync(0xffffffffu, is_none || are_ready(counts + (cell & ~1u), n_rows, !is_second, is_second || mine & INPUT_TWO));
-                    while (!(there >> i & 1));
+                    // What the next few stages need and was not there: every look at more is in the way of those who count.
+                    bool is_mine_there = is_none || there >> lane & 1;
+                    do {
+                        if (!is_mine_there && lane < i + LOOKED_AHEAD) is_mine_there = are_ready(counts + (cell & ~1u), n_rows, !is_second, is_second || mine & INPUT_TWO);
+                        there = __ballot_sync(0xffffffffu, is_mine_there);
+                    } while (!(there >> i & 1));
                     __syncwarp();
                 }
                 ring.wait_empty();
@@ -178,7 +184,8 @@ __device__ __forceinline__ void bring_factors(const ChainParams& c, ChainRoom& r
 #pragma unroll 1
                 for (u32 cell = 2 * lane; cell < before.next_cells; cell += 64) all &= are_ready((const u32*)before.ready + cell, n_rows, true, cell + 1 < before.next_cells);
                 if (__all_sync(0xffffffffu, all)) break;
-                __nanosleep(100);
+                // It is not needed before the phase ends.
+                __nanosleep(400);
             }
             __syncwarp();
         }
