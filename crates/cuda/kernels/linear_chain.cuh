@@ -5,7 +5,7 @@
 // inputs. Blocks tell each other of which rows they have made which 128 columns (`ready`): a block begins a phase where its first columns
 // are there, and not where the whole op before is over. All blocks of the launch have to run at once, as in linear.cuh.
 //
-// With 1 row a 27B takes 4.67 ms at the card's power limit (by launches of linear.cuh 5.42), and 3.24 J (3.76): a stage of Q4_K is 239 instructions in place
+// With 1 row a 27B takes 4.67 ms at the card's power limit (by launches of linear.cuh as it was then 5.42), and 3.24 J (3.76): a stage of Q4_K is 239 instructions in place
 // of 440, and there are 23 launches fewer for 8 layers. With 16 and 32 rows ends take longer than what is gained (6.60 ms for 6.53, 8.62 for 8.34).
 #pragma once
 #define LINEAR_CHAINED 1
@@ -25,12 +25,13 @@ template <class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
     const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7, lane = threadIdx.x & 31;
     const u32 in_slot = ((of_unit ? s.tiles[0] : 0) + (seat < s.tiles[of_unit] ? seat : 0)) * W::STAGE_BYTES;
-    const u32 to_weights = kept((u32)sizeof(Room) + of_unit * MAX_RING * 8);
+    const u32 to_weights = kept(ring.weights_full(of_unit) - ring.inputs_full());
     StageOfLane at(((const Room*)shared_at(ring.base))->n_rows, ring.base + ring.c.zeros_at, ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);
 #pragma unroll 1
     for (u32 n = s.n; n > 0;) {
         // As far as the ring's end.
         const u32 m = min(n, ring.c.n_slots - ring.slot), parity = ring.parity;
+        // (No barrier lies at 0: shared memory begins with a kilobyte that is the driver's.)
         u32 barriers = ring.inputs_full(), last = barriers + m * 8, without_half = odd && m == n ? last - 8 : 0;
         at.weights = ring.at() + in_slot, at.input = ring.at() + ring.c.input_at;
 #pragma unroll 1
@@ -39,7 +40,7 @@ __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segme
             W w(at);
             sum_stage_of(acc, w, at, barriers != without_half);
             __syncwarp();
-            if (lane == 0) barrier_arrive(barriers + 8 * MAX_INPUTS);
+            if (lane == 0) barrier_arrive(barriers + (ring.empty() - ring.inputs_full()));
             barriers += 8, at.weights += ring.c.slot_bytes, at.input += ring.c.slot_bytes;
         } while (barriers != last);
         n -= m, ring.skip(m);
@@ -131,7 +132,7 @@ __device__ __forceinline__ bool are_ready(const u32* counts, u32 n_rows, bool ne
     return (!needs_first || first == n_rows) && (!needs_second || second == n_rows);
 }
 
-// The warp that brings inputs. A lane each looks for what 32 stages need.
+// The warp that brings inputs: a lane for each of 32 stages, of which those of the next few look for what they need.
 __device__ __forceinline__ void bring_inputs(const ChainParams& c, const u8* shared, Ring ring, u32 n_rows) {
     const u32 lane = threadIdx.x & 31;
     PhaseList list(c, shared);
@@ -184,7 +185,7 @@ __device__ __forceinline__ void bring_factors(const ChainParams& c, ChainRoom& r
 #pragma unroll 1
                 for (u32 cell = 2 * lane; cell < before.next_cells; cell += 64) all &= are_ready((const u32*)before.ready + cell, n_rows, true, cell + 1 < before.next_cells);
                 if (__all_sync(0xffffffffu, all)) break;
-                // It is not needed before the phase ends.
+                // It is not needed before a unit ends.
                 __nanosleep(400);
             }
             __syncwarp();

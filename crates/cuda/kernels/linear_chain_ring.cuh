@@ -47,9 +47,11 @@ struct Ring {
     __device__ __forceinline__ u32 weights_full(u32 half) const { return base + (u32)sizeof(Room) + (half * MAX_RING + slot) * 8; }
     __device__ __forceinline__ u32 empty() const { return base + 8 * MAX_INPUTS + slot * 8; }
     __device__ __forceinline__ u32 inputs_full() const { return base + slot * 8; }
-    __device__ __forceinline__ void next() {
-        if (++slot == c.n_slots) slot = 0, parity ^= 1;
+    // No further than to the ring's end.
+    __device__ __forceinline__ void skip(u32 n) {
+        if ((slot += n) == c.n_slots) slot = 0, parity ^= 1;
     }
+    __device__ __forceinline__ void next() { skip(1); }
     __device__ __forceinline__ void begin() {
 #pragma unroll 1
         for (u32 i = 0; i < c.n_slots; i++, next()) {
@@ -57,10 +59,6 @@ struct Ring {
             barrier_init(inputs_full(), 1), barrier_init(empty(), WARPS);
         }
         barrier_init_visible();
-    }
-    // By who reads it.
-    __device__ __forceinline__ void skip(u32 n) {
-        if ((slot += n) == c.n_slots) slot = 0, parity ^= 1;
     }
     // By who fills it.
     __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), parity ^ 1); }
@@ -75,20 +73,20 @@ struct PhaseList {
     __device__ __forceinline__ void next(const LinearParams& p) { at += p.list_bytes; }
 };
 
-// Where a lane finds a stage of a tile. What is the same in every stage is kept in registers: made again in each, it was 12 instructions.
+// Where a lane finds a stage of a tile. What is the same in every stage is kept in registers: made again in each, it was about ten instructions.
 struct StageOfLane {
     u32 weights, input;   // of the tile, of the first cell
     OfLane of_tile;
     u32 is_there, row;    // the lane's row of the input: 1, and behind its first cell; or 0, and where zeros are
     u32 scales;           // behind the first cell, of the rows of the lane's sums
-    u32 scratch, made;    // where scales of the tile are left for others, and taken
+    u32 scratch, made_at;  // where scales of the tile are left for others, and taken
     __device__ __forceinline__ StageOfLane(u32 n_rows, u32 zeros, u32 scratch_of_warp) {
         const Lane l;
         // In place of rows that there are not, zeros: what an earlier step had left there took power in every product, 1 % of a 27B's time. (Floats, which are
         // few, read it all the same.)
         is_there = kept(l.lane % 8 < n_rows), row = kept(is_there ? l.lane * 16 : zeros);
         of_tile.words = kept(of_tile.words), of_tile.own = kept(of_tile.own), of_tile.codes = kept(of_tile.codes), of_tile.bytes = kept(of_tile.bytes);
-        scales = kept(l.t * 8), scratch = kept(scratch_of_warp + l.lane * 16), made = kept(scratch_of_warp + l.g * 64);
+        scales = kept(l.t * 8), scratch = kept(scratch_of_warp + l.lane * 16), made_at = kept(scratch_of_warp + l.g * 64);
     }
 };
 
@@ -101,7 +99,7 @@ struct Halves {
     __device__ __forceinline__ void begin_group(int) {}
 };
 // Scales, of which each of four lanes makes a quarter, come to all of them by shared memory: shuffles take twice as much of the time that the multiprocessor
-// has for either, and all made by every lane are 23 instructions more (Q4_K), and 0.5 % of a row's time.
+// has for either, and all made by every lane were, as tiles of Q4_K lay before, 23 instructions more, and 0.5 % of a row's time.
 template <class F, int HALF>
 struct SharedHalf : F {
     uint4 made;  // of the group of both halves that is next
@@ -113,13 +111,13 @@ struct SharedHalves {
     static constexpr u32 STAGE_BYTES = F::STAGE_BYTES;
     SharedHalf<F, 0> first;
     SharedHalf<F, 1> second;
-    u32 made;
-    __device__ __forceinline__ SharedHalves(const StageOfLane& at) : SharedHalves(shared(F(shared_at(at.weights), at.of_tile), at.scratch), at.made) {}
+    u32 made_at;
+    __device__ __forceinline__ SharedHalves(const StageOfLane& at) : SharedHalves(shared(F(shared_at(at.weights), at.of_tile), at.scratch), at.made_at) {}
     // Once for both: by themselves halves asked in pieces, 12 times in a stage of Q6_K in place of 4.
-    __device__ __forceinline__ void begin_group(int i) { first.made = second.made = load_shared_16(made + i * 16); }
+    __device__ __forceinline__ void begin_group(int i) { first.made = second.made = load_shared_16(made_at + i * 16); }
 
 private:
-    __device__ __forceinline__ SharedHalves(const F& format, u32 made) : first(format), second(format), made(made) {}
+    __device__ __forceinline__ SharedHalves(const F& format, u32 made_at) : first(format), second(format), made_at(made_at) {}
     static __device__ __forceinline__ F shared(F format, u32 scratch) {
         // Nobody reads the last stage's any more: lanes met when they left it.
         *(uint4*)shared_at(scratch) = format.made_by_lane();

@@ -11,7 +11,7 @@
 //
 // A format is made for a stage of a tile of 16 outputs (four records of 64 columns, or one of 256), and goes through its halves of 128
 // columns and their quads of 64:
-//   begin(h)              reads what half h needs (what linear_chain.cuh takes apart: begin_scales(h), begin_codes(h))
+//   begin(h)              reads what half h needs (of some linear_chain.cuh asks for begin_codes(h), made_by_lane() and take() instead)
 //   step(q, j, a)         register values of step j of quad q
 //   scales(q, j, s, m)    scale and offset of outputs g (low half) and g + 8, for steps j that begin a group
 #pragma once
@@ -194,10 +194,10 @@ struct ScalesAndMinima {
     u32 own, others, d, dmin, s, m;
     // Which bytes of words 4 and 5 are a lane's: the first of each half of what they make.
     static __device__ __forceinline__ u32 bytes_of_lane(u32 t) { return t * 0x1111 + 0x4400; }
-    // `words`: those of the lane's outputs; `own`: the lane's own of them.
-    __device__ __forceinline__ ScalesAndMinima(const u8* words, const u8* own, u32 bytes_of_lane) : own(load_word(own)) {
+    // `words`: those of the lane's outputs; `own_word`: the lane's own of them; `which`: its `bytes_of_lane`.
+    __device__ __forceinline__ ScalesAndMinima(const u8* words, const u8* own_word, u32 which) : own(load_word(own_word)) {
         const uint4 v = *(const uint4*)(words + 16);
-        others = bytes_of(v.x, v.y, bytes_of_lane), d = v.z, dmin = v.w;
+        others = bytes_of(v.x, v.y, which), d = v.z, dmin = v.w;
     }
     // (1024 + scale) d - 1024 d: exact but for one rounding. Minima are subnormal integers, like codes.
     __device__ __forceinline__ void begin_scales(int half) {

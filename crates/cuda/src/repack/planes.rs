@@ -1,4 +1,4 @@
-//! Codes as words that a lane turns into registers of an A fragment (`kernels/linear_blocks.cuh`).
+//! Codes as words that a lane turns into registers of an A fragment (`kernels/linear_formats.cuh`).
 //!
 //! In `mma.m16n8k16` lane `4g + t` holds outputs g (registers 0 and 2) and g + 8 (1 and 3), here of columns 4t, 4t + 1
 //! (registers 0 and 1) and 4t + 2, 4t + 3 (2 and 3) of a step of 16 columns. Inputs are laid out alike.
