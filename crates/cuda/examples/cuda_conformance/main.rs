@@ -8,7 +8,7 @@
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
 //!
 //! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there. With `--apart`
-//! first no launch overlaps another, as racecheck wants it (and `--threads 1`).
+//! first no launch overlaps another, as racecheck wants it (and `--threads 1`). With `--multiprocessors 2` first, work is dealt to that many.
 //!
 //! Exits with 1 if anything is not as promised.
 
@@ -41,18 +41,24 @@ fn main() -> ExitCode {
                 pretence.sm = sm.parse().ok();
                 args.drain(..2);
             }
+            [flag, n, ..] if flag == "--multiprocessors" && n.parse::<usize>().is_ok() => {
+                pretence.multiprocessors = n.parse().ok();
+                args.drain(..2);
+            }
             _ => break,
         }
     }
-    let device: Arc<Device> = match Device::open_as(0, pretence) {
-        Ok(device) => device,
+    let few = Pretence { multiprocessors: pretence.multiprocessors.or(Some(2)), ..pretence };
+    let opened = Device::open_as(0, pretence).and_then(|device| Ok((device, Device::open_as(0, few)?)));
+    let (device, few): (Arc<Device>, Arc<Device>) = match opened {
+        Ok(devices) => devices,
         Err(e) => {
             println!("{e}");
             return ExitCode::FAILURE;
         }
     };
     let passed = match args.first().map(String::as_str) {
-        Some("ops") => ops::run(&device, &args[1..]),
+        Some("ops") => ops::run(&device, &few, &args[1..]),
         Some("fixtures") => Ok(fixtures::run(&device)),
         Some("rounds") => Ok(rounds::run(&device, &args[1..])),
         Some("steps") => steps::run(&device, &args[1..]),

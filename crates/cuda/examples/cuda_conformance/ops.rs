@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use overdraft_cpu::conformance::{self, Case, Distance, Failure, Kind, Tolerances};
+use overdraft_cpu::conformance::{self, Arithmetic, Case, Distance, Failure, Kind, Tolerances};
 use overdraft_cuda::{Cuda, Device};
 use overdraft_formats::DType;
 use overdraft_plan::{Backend, KvType};
@@ -45,6 +45,12 @@ fn is_chain(case: &Case) -> bool {
     case.kind == Kind::LinearAdd
 }
 
+/// Ops that follow from one another, so small that all of a device has less than a stage each and runs them one by one. A few of its multiprocessors run them
+/// as a large model's are run, many stages a block.
+fn is_layer(case: &Case) -> bool {
+    matches!(case.arithmetic, Arithmetic::Chain(_))
+}
+
 /// Positions from which on attention's chunks are longer than a page, and may be cut by what is committed.
 const LONG: usize = 2048;
 
@@ -65,7 +71,8 @@ struct Outcome {
     checks: usize,
 }
 
-pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String> {
+/// `few`: the same, of which only a few multiprocessors are there.
+pub(crate) fn run(device: &Arc<Device>, few: &Arc<Device>, args: &[String]) -> Result<bool, String> {
     let mut args = args.to_vec();
     let (is_quick, is_small) = (flag(&mut args, "--quick"), flag(&mut args, "--small"));
     let threads = value(&mut args, "--threads")?.unwrap_or(8);
@@ -108,7 +115,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
         return Err(format!("no case of {of} has `{like}` in its name; ops are {:?}", Kind::ALL));
     }
     let cases = if is_small { smallest(cases) } else { cases };
-    let tasks: Vec<(&Case, usize, Check)> = cases
+    let tasks: Vec<(&Case, usize, Check, &Arc<Device>, &str)> = cases
         .iter()
         .flat_map(|(case, nth)| {
             let mut checks = vec![Check::Near];
@@ -120,7 +127,11 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
                     _ => {}
                 }
             }
-            checks.into_iter().map(move |check| (case, *nth, check))
+            let everywhere = [(device, ""), (few, ", few multiprocessors")];
+            let places = everywhere.into_iter().take(if is_layer(case) { 2 } else { 1 });
+            places.flat_map(move |(on, named)| {
+                checks.clone().into_iter().map(move |check| (case, *nth, check, on, named))
+            })
         })
         .collect();
     let next = AtomicUsize::new(0);
@@ -131,12 +142,14 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
         for _ in 0..threads {
             scope.spawn(|| {
                 let worker = Worker(&under_way);
-                while let Some((case, nth, check)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((case, nth, check, on, named)) =
+                    tasks.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let result = {
                         let _alone = is_chain(case).then(|| alone.write().unwrap());
                         let _beside = (!is_chain(case)).then(|| alone.read().unwrap());
-                        worker.begin(format!("{check:?} of {case}"));
-                        let result = one(device, case, *nth, *check, is_quick);
+                        worker.begin(format!("{check:?} of {case}{named}"));
+                        let result = one(on, case, *nth, *check, is_quick);
                         worker.end();
                         result
                     };
@@ -151,7 +164,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
                             outcome.found.rms = outcome.found.rms.max(found.rms);
                             outcome.found.max = outcome.found.max.max(found.max);
                         }
-                        Err(e) => outcome.failures.push(e.to_string()),
+                        Err(e) => outcome.failures.push(format!("{e}{named}")),
                     }
                 }
             });

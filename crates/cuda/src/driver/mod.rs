@@ -78,6 +78,9 @@ pub struct Pretence {
     pub sm: Option<u32>,
     /// No kernel begins before the one ahead has ended: `compute-sanitizer`'s racecheck does not follow launches that overlap.
     pub apart: bool,
+    /// Work is dealt to no more multiprocessors than these: with two, matrices of a test are as many stages to a block as a large model's are
+    /// with all of them.
+    pub multiprocessors: Option<usize>,
 }
 
 impl Pretence {
@@ -136,6 +139,7 @@ impl Device {
         let sm = pretence.sm.unwrap_or(own);
         // Code for another card goes through the driver's own compiler.
         let arch = if sm == own { compile::arch_for(sm) } else { format!("compute_{sm}") };
+        let n_multiprocessors = pretence.multiprocessors.unwrap_or(usize::MAX).clamp(1, n_multiprocessors);
         let max_shared_bytes = pretence.max_shared_bytes().unwrap_or(usize::MAX).min(max_shared_bytes);
         let modules = modules::Modules::new(arch);
         Ok(Arc::new(Self {

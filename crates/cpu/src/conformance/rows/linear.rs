@@ -47,13 +47,16 @@ pub(super) fn adds() -> Vec<Case> {
             cases.push(add(dtype, 256, 37, bias, gate));
         }
     }
-    use DType::{F32, Q4_0, Q4_K, Q6_K, Q8_0};
+    use DType::{F32, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
     cases.extend([
-        layer([F32; 5], [96, 37, 70]),
-        layer([Q8_0; 5], [96, 160, 96]),
-        layer([Q4_0; 5], [64, 640, 352]),
-        layer([Q4_K, Q4_K, Q6_K, Q4_K, F32], [256, 768, 512]),
-        layer([Q8_0, Q8_0, F32, Q6_K, Q8_0], [64, 4352, 64]),
+        layer([F32; 5], [96, 37, 70], [300, 41]),
+        layer([Q8_0; 5], [96, 160, 96], [300, 41]),
+        // Small enough for a chain's slots, and columns that fill no whole stage.
+        layer([Q8_0; 5], [352, 160, 96], [150, 41]),
+        layer([Q4_0; 5], [64, 640, 352], [300, 41]),
+        layer([Q4_K, Q4_K, Q6_K, Q4_K, F32], [256, 768, 512], [300, 41]),
+        layer([Q5_K, Q4_K, Q5_K, Q6_K, Q5_K], [768, 1024, 1280], [300, 41]),
+        layer([Q8_0, Q8_0, F32, Q6_K, Q8_0], [64, 4352, 64], [300, 41]),
     ]);
     cases
 }
@@ -108,20 +111,20 @@ fn add(dtype: DType, n_in: usize, n_out: usize, with_bias: bool, with_gate: bool
 
 /// What follows a mixer: its sum, a norm with a tap, a gated pair, their sum, the next layer's norm and its two inputs. A backend may run
 /// any of these together, and must make of them what each alone makes.
-fn layer(types: [DType; 5], [n_in, hidden, ffn]: [usize; 3]) -> Case {
+fn layer(types: [DType; 5], [n_in, hidden, ffn]: [usize; 3], [n_first, n_second]: [usize; 2]) -> Case {
     let coarsest = types.into_iter().reduce(coarser).unwrap_or(types[0]);
-    let name = format!("{types:?}, {n_in} to {hidden}, {ffn}, norms between");
+    let name = format!("{types:?}, {n_in} to {hidden}, {ffn}, {n_first}, norms between");
     let mut b = CaseBuilder::new(Kind::LinearAdd, Arithmetic::Chain(coarsest), name);
     let (input, stream) = (b.input(n_in, 1.0), b.input(hidden, 1.0));
     let [sum, pair, down, first, second] = types;
     let weight = b.matrix(sum, hidden, n_in);
     let (gate, up) = (b.matrix(pair, ffn, hidden), b.matrix(pair, ffn, hidden));
     let (down, first, second) =
-        (b.matrix(down, hidden, ffn), b.matrix(first, 300, hidden), b.matrix(second, 41, hidden));
+        (b.matrix(down, hidden, ffn), b.matrix(first, n_first, hidden), b.matrix(second, n_second, hidden));
     let norms = [1e-6, 1e-2].map(|eps| RmsNorm { weight: b.norm_weight(hidden), eps });
     b.build(move |r| {
         let (x, stream, tap) = (input.record(r), stream.record(r), r.act(hidden));
-        let (normed, gated, y1, y2) = (r.act(hidden), r.act(ffn), r.act(300), r.act(41));
+        let (normed, gated, y1, y2) = (r.act(hidden), r.act(ffn), r.act(n_first), r.act(n_second));
         r.push(Op::LinearAdd { x, weight, bias: None, gate: None, stream });
         r.push(Op::Norm { x: stream, norm: norms[0], out: normed, tap: Some(tap) });
         r.push(Op::LinearGlu { x: normed, gate, up, glu: Glu::Swish, out: gated });
