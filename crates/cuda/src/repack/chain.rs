@@ -1,5 +1,6 @@
 //! Linear ops of few rows that follow from one another, in one launch of `kernels/linear_chain.cuh`.
 
+use super::deal::Stages;
 use super::launch::{CELL_BYTES, LINE_BYTES, LinearParams, Plan, ROOM_BYTES, Space, WARPS};
 use crate::linear::{Input, MAX_CHAIN};
 use crate::ops::kernel_params;
@@ -7,7 +8,8 @@ use crate::ops::kernel_params;
 /// Sixteen warps that multiply, and three that bring them what they need.
 pub(super) const THREADS: u32 = super::launch::THREADS + 96;
 pub(super) const ENTRY: (&str, &str) = ("linear_chain", "linear_chain");
-/// Tiles of 8 rows that there is a kernel for. With two and more its ends take longer than what it gains.
+/// Tiles of 8 rows that there is a kernel for. With two and four, in five forms of its stages, it took longer than launches one by one: 8 layers with 16 rows
+/// 1095 us at best for 1063, with 32 rows 1453 for 1345.
 const TILES: usize = 1;
 const MAX_READY: usize = 256;
 const MAX_RING: usize = 8;
@@ -54,11 +56,12 @@ kernel_params!(ChainParams {
 pub(super) fn params(
     phases: &[(&Input, &Plan)],
     tiles: usize,
+    n_blocks: usize,
     space: Space,
     ready: u64,
 ) -> Option<(ChainParams, usize)> {
     let (last, before) = phases.split_last()?;
-    let is_worth_it = !before.is_empty() || last.1.stages >= LONG;
+    let is_worth_it = is_worth_it(phases.iter().map(|(_, plan)| plan.stages), n_blocks);
     let are_alike = |a: &Input, b: &Input| a.rows.bucket == b.rows.bucket && a.rows.count == b.rows.count;
     let is_held =
         space.has_wgmma && phases.iter().all(|(input, plan)| plan.is_common && are_alike(input, last.0));
@@ -88,6 +91,15 @@ pub(super) fn params(
         pad: 0,
     };
     Some((params, rings.shared_bytes))
+}
+
+/// With fewer stages than blocks, as the demo pair's layers have, most of a chain is waiting for each other: 8 rows of it take 392 us, launches one by one
+/// 346, a row 294 and 287. Layers of 1024 columns (0.8B), 2.5 stages a block, take 20 of 310 us less as chains.
+fn is_worth_it(phases: impl Iterator<Item = Stages> + Clone, n_blocks: usize) -> bool {
+    match phases.clone().count() {
+        1 => phases.map(|stages| stages.most).sum::<usize>() >= LONG,
+        _ => phases.map(|stages| stages.of_all).sum::<usize>() >= n_blocks,
+    }
 }
 
 /// How a block's shared memory is parted.
@@ -152,6 +164,18 @@ mod tests {
     fn formats_of_few_bits_have_slots_to_be_ahead() {
         assert_eq!([DType::Q4_K, DType::Q5_K, DType::Q6_K].map(slots), [4, 3, 3]);
         assert_eq!([DType::Q8_0, DType::F16, DType::BF16].map(slots), [0, 0, 0]);
+    }
+
+    #[test]
+    fn chains_have_a_stage_for_every_block_and_single_ops_many() {
+        let stages = |of_all: usize| Stages { of_all, most: of_all.div_ceil(132).next_multiple_of(4) };
+        let is_worth_it = |phases: &[usize]| is_worth_it(phases.iter().copied().map(stages), 132);
+        //  output, gate and up, down, next inputs: of the demo target, and of 0.8B, 4B and 27B
+        assert!(!is_worth_it(&[8, 24, 12, 40]));
+        assert!(is_worth_it(&[32, 112, 56, 140]) && is_worth_it(&[160, 720, 360, 500]));
+        assert!(is_worth_it(&[480, 2720, 1360, 1440]));
+        //  a head of 248 320 outputs, and the inputs of a layer by themselves
+        assert!(is_worth_it(&[970 * 20]) && !is_worth_it(&[1440]));
     }
 
     #[test]

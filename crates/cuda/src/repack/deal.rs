@@ -176,10 +176,17 @@ pub(super) struct Lists {
     /// `of_block` for each block, of which the last is of no unit.
     pub segments: Vec<Segment>,
     pub of_block: usize,
-    /// Which input each stage of a block needs: `stages` for each block.
+    /// Which input each stage of a block needs: `stages.most` for each block.
     wanted: Vec<u32>,
-    /// The most stages of a block, a multiple of four.
-    pub stages: usize,
+    pub stages: Stages,
+}
+
+/// How many stages a launch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stages {
+    pub of_all: usize,
+    /// Of a block, as a multiple of four.
+    pub most: usize,
 }
 
 impl Lists {
@@ -239,8 +246,10 @@ impl Lists {
         lists.sort_by_key(|list| std::cmp::Reverse((gathers(list), cost(list))));
 
         let of_block = 1 + lists.iter().map(Vec::len).max().unwrap_or(0);
-        let stages = lists.iter().map(|list| stages_of(list) as usize).max().unwrap_or(0).next_multiple_of(4);
-        let mut wanted = Vec::with_capacity(n_blocks * stages);
+        let of_blocks = lists.iter().map(|list| stages_of(list) as usize);
+        let most = of_blocks.clone().max().unwrap_or(0).next_multiple_of(4);
+        let stages = Stages { of_all: of_blocks.sum(), most };
+        let mut wanted = Vec::with_capacity(n_blocks * most);
         for (block, list) in lists.iter_mut().enumerate() {
             for s in list.iter_mut() {
                 if s.n_parts == 1 {
@@ -249,7 +258,7 @@ impl Lists {
                 wanted
                     .extend((s.first_stage..s.first_stage + s.n).map(|i| products[s.part as usize].input(i)));
             }
-            wanted.resize((block + 1) * stages, 0);
+            wanted.resize((block + 1) * most, 0);
             // (More stages than that have no room in shared memory.)
             let n_of_block = stages_of(list) as u16;
             list.resize(of_block, Segment::default());
@@ -266,12 +275,12 @@ impl Lists {
 
     /// What they take of a block's shared memory, and of the device's for each block.
     pub(super) fn block_bytes(&self) -> usize {
-        self.of_block * SEGMENT_BYTES + self.stages * WANTED_BYTES
+        self.of_block * SEGMENT_BYTES + self.stages.most * WANTED_BYTES
     }
 
     /// Block after block.
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let lists = self.segments.chunks(self.of_block).zip(self.wanted.chunks(self.stages.max(1)));
+        let lists = self.segments.chunks(self.of_block).zip(self.wanted.chunks(self.stages.most.max(1)));
         lists
             .flat_map(|(segments, wanted)| {
                 let wanted = wanted.iter().flat_map(|input| input.to_le_bytes());
@@ -381,7 +390,7 @@ mod tests {
                 for list in lists.segments.chunks(lists.of_block) {
                     assert_eq!(list.last().map(|s| s.n_parts), Some(0), "a list ends");
                     let stages: usize = list.iter().map(|s| s.n as usize).sum();
-                    assert!(stages <= lists.stages && stages == list[0].n_of_block as usize);
+                    assert!(stages <= lists.stages.most && stages == list[0].n_of_block as usize);
                 }
                 let seen = in_order(&lists);
                 let mut expected = products.iter().enumerate().flat_map(|(part, product)| {
@@ -396,6 +405,8 @@ mod tests {
                     }
                 }
                 assert_eq!(expected.next(), None, "launch {i}, {n_blocks} blocks");
+                let of_all: u32 = lists.segments.iter().map(|s| s.n).sum();
+                assert_eq!(lists.stages.of_all, of_all as usize);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The parameters of a launch, as `kernels/linear.cuh` and `image.cu` read them.
 
-use super::deal::{Lists, Product};
+use super::deal::{Lists, Product, Stages};
 use super::layout::{CELL_COLS, Format};
 use crate::driver::Device;
 use crate::linear::{ImageShape, Input, NextNorm};
@@ -165,8 +165,7 @@ pub(super) struct Plan {
     stage_bytes: usize,
     /// And of a block.
     pub(super) block_stage_bytes: usize,
-    /// The most stages of a block.
-    pub(super) stages: usize,
+    pub(super) stages: Stages,
     pub(super) is_common: bool,
 }
 

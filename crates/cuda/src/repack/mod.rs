@@ -298,8 +298,8 @@ impl LinearKernels for Tiles {
         // An op of several launches makes no next one's input.
         let phases: Vec<_> = launches.iter().map(|(input, (plan, _))| (*input, plan)).collect();
         let ready = self.ready.as_ref().filter(|_| phases.len() == ops.len());
-        if let Some((params, shared)) = ready.and_then(|r| chain::params(&phases, tiles, self.space, r.ptr()))
-        {
+        let chain = ready.and_then(|r| chain::params(&phases, tiles, self.n_blocks, self.space, r.ptr()));
+        if let Some((params, shared)) = chain {
             return gpu.launch(chain::ENTRY, [self.n_blocks, 1, 1], chain::THREADS, shared, &params);
         }
         launches.into_iter().try_for_each(|(input, (plan, weights))| self.run(gpu, input, plan, *weights))
