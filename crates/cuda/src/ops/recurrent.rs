@@ -55,8 +55,11 @@ const WALK_COLUMNS: usize = 32;
 const KEEPERS: usize = 8;
 /// From which bucket on prompts have launches of their own.
 const WALK_BUCKET: usize = 128;
-/// Buckets that are worth two blocks a head. All kernels give the same bits.
-const PAIR_BUCKETS: std::ops::RangeInclusive<usize> = 16..=64;
+/// Buckets that are worth two blocks a head. All kernels give the same bits. With 2, 4 and 8 rows two blocks take 6.9, 7.1 and 9.5 us a layer of the demo
+/// model where one takes 8.4, 8.7 and 14.4; 8 layers of a 27B 919, 934 and 941 us for 942, 965 and 988.
+const PAIR_BUCKETS: std::ops::RangeInclusive<usize> = 2..=64;
+/// Below this only for a sequence by itself: of several each may have a single row, for which there is a kernel.
+const PAIRS_OF_SEVERAL: usize = 16;
 /// Those whose rows may be one tile of 32.
 const PAIR_32_BUCKETS: std::ops::RangeInclusive<usize> = 17..=32;
 
@@ -289,6 +292,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && rule.is_some()
         && device.sm >= 90
         && PAIR_BUCKETS.contains(&bucket)
+        && (n_seqs == 1 || bucket >= PAIRS_OF_SEVERAL)
         && PAIR_BYTES <= device.max_shared_bytes
         && n_seqs * shape.value_heads <= device.n_multiprocessors;
     // The only sequence of a bucket for more than one row has more than one.
