@@ -113,6 +113,9 @@ pub(crate) struct CheckArgs {
     /// [default: four built in]
     #[arg(long, value_name = "SET-OR-FILE")]
     pub(crate) prompts: Option<String>,
+    /// The first so many prompts of it [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), allow_negative_numbers = true)]
+    pub(crate) limit: Option<u32>,
     /// Tokens to write after each prompt, 1 to 4096
     #[arg(short = 'n', long = "max-tokens", value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096), allow_negative_numbers = true)]
     pub(crate) tokens: u32,

@@ -9,10 +9,11 @@ use common::{TempFile, overdraft};
 fn the_demo_pair_is_exact_in_every_cell() {
     let file = TempFile::new(
         "prompts.jsonl",
-        b"{\"prompt\": \"import os\\nimport sys\\n\\n\\nclass Cache:\\n\"}\ndef main():\n",
+        b"{\"prompt\": \"import os\\nimport sys\\n\\n\\nclass Cache:\\n\"}\ndef main():\nnot this one\n",
     );
-    let ran =
-        overdraft(&["check", "--prompts", file.path(), "-n", "40", "--ctx", "512", "--json", "--quiet"]).ok();
+    let prompts = ["--prompts", file.path(), "--limit", "2"];
+    let args = [&["check"], &prompts[..], &["-n", "40", "--ctx", "512", "--json", "--quiet"]].concat();
+    let ran = overdraft(&args).ok();
     let object = ran.json();
     assert_eq!(object["exact"], true);
     let cells = object["cells"].as_array().unwrap();

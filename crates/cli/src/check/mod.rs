@@ -63,10 +63,11 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
             Failure::input("no draft to check").hint("name one with -d, and leave --draft-mode and --budget")
         );
     };
-    let texts = match &args.prompts {
+    let mut texts = match &args.prompts {
         Some(set) => prompt_set::load(set)?,
         None => PROMPTS.map(String::from).to_vec(),
     };
+    texts.truncate(args.limit.map_or(usize::MAX, |n| n as usize));
     let prompts: Vec<Vec<u32>> = texts.iter().map(|t| model.tokenizer.encode(t, Specials::Parse)).collect();
     if !args.streams.is_empty() {
         if prompts.iter().all(Vec::is_empty) {
