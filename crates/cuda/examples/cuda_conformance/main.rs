@@ -41,33 +41,33 @@ fn main() -> ExitCode {
                 pretence.sm = sm.parse().ok();
                 args.drain(..2);
             }
-            [flag, n, ..] if flag == "--multiprocessors" && n.parse::<usize>().is_ok() => {
+            [flag, n, ..] if flag == "--multiprocessors" && n.parse::<usize>().is_ok_and(|n| n > 0) => {
                 pretence.multiprocessors = n.parse().ok();
                 args.drain(..2);
             }
             _ => break,
         }
     }
-    let few = Pretence { multiprocessors: pretence.multiprocessors.or(Some(2)), ..pretence };
-    let opened = Device::open_as(0, pretence).and_then(|device| Ok((device, Device::open_as(0, few)?)));
-    let (device, few): (Arc<Device>, Arc<Device>) = match opened {
-        Ok(devices) => devices,
-        Err(e) => {
-            println!("{e}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let passed = match args.first().map(String::as_str) {
-        Some("ops") => ops::run(&device, &few, &args[1..]),
-        Some("fixtures") => Ok(fixtures::run(&device)),
-        Some("rounds") => Ok(rounds::run(&device, &args[1..])),
-        Some("steps") => steps::run(&device, &args[1..]),
-        _ => Err("one of: ops, fixtures, rounds, steps".into()),
-    };
-    match passed {
+    match run(pretence, &args) {
         Ok(true) => return ExitCode::SUCCESS,
         Ok(false) => {}
         Err(unclear) => println!("{unclear}"),
     }
     ExitCode::FAILURE
+}
+
+fn run(pretence: Pretence, args: &[String]) -> Result<bool, String> {
+    let open = |pretence| Device::open_as(0, pretence).map_err(|e| e.to_string());
+    let device: Arc<Device> = open(pretence)?;
+    match args.first().map(String::as_str) {
+        Some("ops") => {
+            let few = Pretence { multiprocessors: Some(2), ..pretence };
+            let few = pretence.multiprocessors.is_none().then(|| open(few)).transpose()?;
+            ops::run(&device, few.as_ref(), &args[1..])
+        }
+        Some("fixtures") => Ok(fixtures::run(&device)),
+        Some("rounds") => Ok(rounds::run(&device, &args[1..])),
+        Some("steps") => steps::run(&device, &args[1..]),
+        _ => Err("one of: ops, fixtures, rounds, steps".into()),
+    }
 }

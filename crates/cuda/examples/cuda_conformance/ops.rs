@@ -63,6 +63,15 @@ enum Check {
     Beside,
 }
 
+struct Task<'a> {
+    case: &'a Case,
+    nth: usize,
+    check: Check,
+    device: &'a Arc<Device>,
+    /// Of the device, behind the case's name.
+    named: &'static str,
+}
+
 struct Outcome {
     kind: Kind,
     is_prompt: bool,
@@ -71,8 +80,8 @@ struct Outcome {
     checks: usize,
 }
 
-/// `few`: the same, of which only a few multiprocessors are there.
-pub(crate) fn run(device: &Arc<Device>, few: &Arc<Device>, args: &[String]) -> Result<bool, String> {
+/// `few`: the same with only a few multiprocessors, where layers are to run too.
+pub(crate) fn run(device: &Arc<Device>, few: Option<&Arc<Device>>, args: &[String]) -> Result<bool, String> {
     let mut args = args.to_vec();
     let (is_quick, is_small) = (flag(&mut args, "--quick"), flag(&mut args, "--small"));
     let threads = value(&mut args, "--threads")?.unwrap_or(8);
@@ -115,7 +124,7 @@ pub(crate) fn run(device: &Arc<Device>, few: &Arc<Device>, args: &[String]) -> R
         return Err(format!("no case of {of} has `{like}` in its name; ops are {:?}", Kind::ALL));
     }
     let cases = if is_small { smallest(cases) } else { cases };
-    let tasks: Vec<(&Case, usize, Check, &Arc<Device>, &str)> = cases
+    let tasks: Vec<Task<'_>> = cases
         .iter()
         .flat_map(|(case, nth)| {
             let mut checks = vec![Check::Near];
@@ -127,10 +136,10 @@ pub(crate) fn run(device: &Arc<Device>, few: &Arc<Device>, args: &[String]) -> R
                     _ => {}
                 }
             }
-            let everywhere = [(device, ""), (few, ", few multiprocessors")];
-            let places = everywhere.into_iter().take(if is_layer(case) { 2 } else { 1 });
-            places.flat_map(move |(on, named)| {
-                checks.clone().into_iter().map(move |check| (case, *nth, check, on, named))
+            let few = few.filter(|_| is_layer(case)).map(|few| (few, ", few multiprocessors"));
+            [(device, "")].into_iter().chain(few).flat_map(move |(device, named)| {
+                let task = move |check| Task { case, nth: *nth, check, device, named };
+                checks.clone().into_iter().map(task)
             })
         })
         .collect();
@@ -142,14 +151,14 @@ pub(crate) fn run(device: &Arc<Device>, few: &Arc<Device>, args: &[String]) -> R
         for _ in 0..threads {
             scope.spawn(|| {
                 let worker = Worker(&under_way);
-                while let Some((case, nth, check, on, named)) =
+                while let Some(Task { case, nth, check, device, named }) =
                     tasks.get(next.fetch_add(1, Ordering::Relaxed))
                 {
                     let result = {
                         let _alone = is_chain(case).then(|| alone.write().unwrap());
                         let _beside = (!is_chain(case)).then(|| alone.read().unwrap());
                         worker.begin(format!("{check:?} of {case}{named}"));
-                        let result = one(on, case, *nth, *check, is_quick);
+                        let result = one(device, case, *nth, *check, is_quick);
                         worker.end();
                         result
                     };

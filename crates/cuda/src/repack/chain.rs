@@ -61,11 +61,11 @@ pub(super) fn params(
     ready: u64,
 ) -> Option<(ChainParams, usize)> {
     let (last, before) = phases.split_last()?;
-    let is_worth_it = is_worth_it(phases.iter().map(|(_, plan)| plan.stages), n_blocks);
+    let stages: Vec<Stages> = phases.iter().map(|(_, plan)| plan.stages).collect();
     let are_alike = |a: &Input, b: &Input| a.rows.bucket == b.rows.bucket && a.rows.count == b.rows.count;
     let is_held =
         space.has_wgmma && phases.iter().all(|(input, plan)| plan.is_common && are_alike(input, last.0));
-    if tiles != TILES || phases.len() > MAX_CHAIN || !is_worth_it || !is_held {
+    if tiles != TILES || phases.len() > MAX_CHAIN || !is_worth_it(&stages, n_blocks) || !is_held {
         return None;
     }
     // What is not there is never read.
@@ -95,10 +95,10 @@ pub(super) fn params(
 
 /// With fewer stages than blocks, as the demo pair's layers have, most of a chain is waiting for each other: 8 rows of it take 392 us, launches one by one
 /// 346, a row 294 and 287. Layers of 1024 columns (0.8B), 2.5 stages a block, take 20 of 310 us less as chains.
-fn is_worth_it(phases: impl Iterator<Item = Stages> + Clone, n_blocks: usize) -> bool {
-    match phases.clone().count() {
-        1 => phases.map(|stages| stages.most).sum::<usize>() >= LONG,
-        _ => phases.map(|stages| stages.of_all).sum::<usize>() >= n_blocks,
+fn is_worth_it(phases: &[Stages], n_blocks: usize) -> bool {
+    match phases {
+        [only] => only.most >= LONG,
+        _ => phases.iter().map(|stages| stages.of_all).sum::<usize>() >= n_blocks,
     }
 }
 
@@ -169,7 +169,8 @@ mod tests {
     #[test]
     fn chains_have_a_stage_for_every_block_and_single_ops_many() {
         let stages = |of_all: usize| Stages { of_all, most: of_all.div_ceil(132).next_multiple_of(4) };
-        let is_worth_it = |phases: &[usize]| is_worth_it(phases.iter().copied().map(stages), 132);
+        let is_worth_it =
+            |phases: &[usize]| is_worth_it(&phases.iter().copied().map(stages).collect::<Vec<_>>(), 132);
         //  output, gate and up, down, next inputs: of the demo target, and of 0.8B, 4B and 27B
         assert!(!is_worth_it(&[8, 24, 12, 40]));
         assert!(is_worth_it(&[32, 112, 56, 140]) && is_worth_it(&[160, 720, 360, 500]));
