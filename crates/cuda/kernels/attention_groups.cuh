@@ -74,7 +74,7 @@ struct Groups : BASE {
     // By a thread, before others go on: how many warps leave a page.
     __device__ __forceinline__ void init_barriers(u32 n_warps) const {
 #pragma unroll
-        for (u32 i = 0; i < 4; i++) barrier_init(full(i / 2, i % 2), COPY_THREADS), barrier_init(empty(i / 2, i % 2), n_warps);
+        for (u32 i = 0; i < 4; i++) barrier_init(full(i / 2, i % 2), COPY_THREADS), barrier_init(empty(i / 2, i % 2), 32 * n_warps);
     }
 
     // Queries in two parts each. A step's 16 columns are the channels that attention_tiles.cuh puts there.
@@ -124,10 +124,8 @@ struct Groups : BASE {
 
     // What a group's four warps have stored is there for all of them.
     static __device__ __forceinline__ void meet(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-    __device__ __forceinline__ void leave(u32 barrier) const {
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) barrier_arrive(barrier);
-    }
+    // By every lane, of what it read itself (see prompt_sums.cuh).
+    __device__ __forceinline__ void leave(u32 barrier) const { barrier_arrive(barrier); }
 
     // Scores of positions 8 warp + g and 32 more, in the two parts that queries have.
     __device__ __forceinline__ void score(u32 stage, u32 group, u32 warp, float (&scores)[2 * NP][4]) const {

@@ -69,7 +69,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     copies_end_group();
     const u32 n_rows = rows_of_group<TILES>(p);
     // A warp each: a warp's lanes would do so one after another.
-    if ((threadIdx.x & 31) == 0) barrier_init(base + warp * 8, warp < MAX_INPUTS ? COPY_LANES : WARPS);
+    if ((threadIdx.x & 31) == 0) barrier_init(base + warp * 8, warp < MAX_INPUTS ? COPY_LANES : WARPS * p.leavers);
     barrier_init_visible();
     if (threadIdx.x == 0) room.n_rows = n_rows;
     if (threadIdx.x < 8 * TILES) room.factor[threadIdx.x] = 1.0f;
@@ -81,7 +81,7 @@ __device__ __forceinline__ void linear(const LinearParams& p) {
     stream.copy_first();
     stream.turn();
 
-    Inputs<TILES> inputs = {p, inputs_at, base, base + 8 * MAX_INPUTS, (const u32*)(segments + p.list_segments), segments->n_of_block, 0};
+    Inputs<TILES> inputs = {p, inputs_at, base, base + 8 * MAX_INPUTS, (const u32*)(segments + p.list_segments), segments->n_of_block, 0, (threadIdx.x & 31) < p.leavers};
     // Only who reads what the launch ahead makes waits for its end. With few rows that is the warp that begins with the inputs, and those with a
     // row's factor: the others come to their first input meanwhile, and have fetched the code on the way.
     if (TILES > FEW_TILES || warp == 0 || (p.squares && row_of_warp(warp) < n_rows)) {

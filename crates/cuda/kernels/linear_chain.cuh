@@ -24,9 +24,10 @@ __device__ __forceinline__ void sum_stage_of(Sums<1>& acc, Floats& w, const Stag
 
 template <class W>
 __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segment& s, bool odd) {
-    const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7, lane = threadIdx.x & 31;
+    const u32 warp = threadIdx.x >> 5, of_unit = warp >> 3, seat = warp & 7;
     const u32 in_slot = ((of_unit ? s.tiles[0] : 0) + (seat < s.tiles[of_unit] ? seat : 0)) * W::STAGE_BYTES;
     const u32 to_weights = kept(ring.weights_full(of_unit) - ring.inputs_full());
+    const bool leaves = (threadIdx.x & 31) < ring.c.leavers;
     StageOfLane at(((const Room*)shared_at(ring.base))->n_rows, ring.base + ring.c.zeros_at, ring.base + ring.c.scratch_at + warp * SCRATCH_BYTES);
 #pragma unroll 1
     for (u32 n = s.n; n > 0;) {
@@ -41,7 +42,7 @@ __device__ __forceinline__ void sum_stages(Sums<1>& acc, Ring& ring, const Segme
             W w(at);
             sum_stage_of(acc, w, at, barriers != without_half);
             __syncwarp();
-            if (lane == 0) barrier_arrive(barriers + (ring.empty() - ring.inputs_full()));
+            if (leaves) barrier_arrive(barriers + (ring.empty() - ring.inputs_full()));
             barriers += 8, at.weights += ring.c.slot_bytes, at.input += ring.c.slot_bytes;
         } while (barriers != last);
         n -= m, ring.skip(m);
@@ -57,12 +58,8 @@ __device__ __forceinline__ void sum_segment(Sums<1>& acc, Ring& ring, const Segm
     }
 }
 
-// A count and no barrier: a warp that comes late would take a later phase's parity for one that is still to come.
-__device__ __forceinline__ void wait_factors(const ChainRoom& room, u32 phase) {
-    u32 made;
-    do asm volatile("ld.acquire.cta.shared.u32 %0, [%1];" : "=r"(made) : "r"(shared_address(&room.factors_made)) : "memory");
-    while (made <= phase);
-}
+// A barrier to each phase: of one for all, a warp that comes late would take a later phase's parity for one that is still to come.
+__device__ __forceinline__ void wait_factors(const ChainRoom& room, u32 phase) { barrier_wait(shared_address(&room.factors_made[phase]), 0); }
 
 // The warps that multiply.
 __device__ __forceinline__ void sum_phases(const ChainParams& c, u8* shared, Ring ring) {
@@ -106,7 +103,7 @@ __device__ __forceinline__ void bring_weights(const ChainParams& c, const u8* sh
                 ring.wait_empty();
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
-                    if (on_way == c.most_on_way) {
+                    if (on_way == MOST_ON_WAY) {
                         barrier_wait(late.weights_full(late_half), late.parity);
                         if (late_half) late.next();
                         late_half ^= 1;
@@ -179,7 +176,6 @@ __device__ __forceinline__ void bring_factors(const ChainParams& c, ChainRoom& r
 #pragma unroll 1
     for (u32 phase = 0; phase < c.n_phases; phase++) {
         if (phase > 0) {
-            // When all is there, nobody here is still ending rows of the op before.
             const LinearParams& before = c.phases[phase - 1];
             while (true) {
                 bool all = true;
@@ -195,10 +191,9 @@ __device__ __forceinline__ void bring_factors(const ChainParams& c, ChainRoom& r
 #pragma unroll 1
         for (u32 row = 0; row < n_rows; row++) {
             const float factor = p.squares ? row_factor(p, row, n_rows) : 1.0f;
-            if (lane == 0) room.room.factor[row] = factor;
+            if (lane == 0) room.room.factor[p.first_factor + row] = factor;
         }
-        __syncwarp();
-        if (lane == 0) asm volatile("st.release.cta.shared.u32 [%0], %1;" ::"r"(shared_address(&room.factors_made)), "r"(phase + 1) : "memory");
+        if (lane == 0) barrier_arrive(shared_address(&room.factors_made[phase]));
     }
 }
 
@@ -231,8 +226,9 @@ __device__ __forceinline__ void chain(const ChainParams& c) {
     if (threadIdx.x < ZEROS_BYTES / 16) *(uint4*)(shared + c.zeros_at + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
     const u32 n_rows = rows_of_group<1>(c.phases[0]);
     if (threadIdx.x == 0) {
+        for (u32 i = 0; i < MAX_PHASES; i++) barrier_init(shared_address(&room.factors_made[i]), 1);
         Ring(c, base).begin();
-        room.room.n_rows = n_rows, room.factors_made = 0;
+        room.room.n_rows = n_rows;
     }
     copies_wait<0>();
     __syncthreads();

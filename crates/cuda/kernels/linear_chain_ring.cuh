@@ -10,6 +10,9 @@
 #define CHAIN_THREADS (THREADS + 96)
 // Of each warp that multiplies.
 #define SCRATCH_BYTES 512
+// Halves of units of a stage's weights on their way to a block, no more than slots have: what blocks tell each other waits behind them. With four of 8 layers'
+// 854 us are 866, with five 874, with two 861; as quarters four to seven are 7 % slower.
+#define MOST_ON_WAY 3
 // In place of a row, as far as squares of two cells lie apart.
 #define ZEROS_BYTES (CELL_BYTES + 3 * 512 + 96)
 
@@ -20,21 +23,22 @@ struct ChainParams {
     u32 n_slots;      // of the ring: a stage's weights and inputs each
     u32 slot_bytes;
     u32 input_at;     // in a slot
-    u32 most_on_way;  // halves of units of a stage's weights, no more than slots have
     u32 exchange_at;  // in shared memory: where rows' sums change places
     u32 lists_at;     // every phase's, one after the other
     u32 scratch_at;
     u32 zeros_at;     // ZEROS_BYTES of them
+    u32 leavers;      // as of LinearParams
     u32 pad;
 };
 
 struct ChainRoom {
     Room room;  // its barriers: of inputs, and of slots that nobody reads any more
     u64 weights_full[2][MAX_RING];  // of each half of a unit
-    u32 factors_made;  // phases of which `room.factor` is or was
+    u64 factors_made[MAX_PHASES];   // of what a phase's rows are multiplied by, in `room.factor`
 };
 #define RING_AT (((u32)sizeof(ChainRoom) + 127) / 128 * 128)
 static_assert(MAX_RING <= MAX_INPUTS, "a slot has its barriers in Room");
+static_assert(MAX_PHASES <= MAX_TILES, "Room keeps factors of 8 rows of every phase");
 static_assert(ZEROS_BYTES / 16 <= CHAIN_THREADS, "a thread writes one");
 
 // A stage's place: whoever fills or reads the ring goes through all stages of all phases in the same order.
@@ -56,7 +60,7 @@ struct Ring {
 #pragma unroll 1
         for (u32 i = 0; i < c.n_slots; i++, next()) {
             barrier_init(weights_full(0), 1), barrier_init(weights_full(1), 1);
-            barrier_init(inputs_full(), 1), barrier_init(empty(), WARPS);
+            barrier_init(inputs_full(), 1), barrier_init(empty(), WARPS * c.leavers);
         }
         barrier_init_visible();
     }

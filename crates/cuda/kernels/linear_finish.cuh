@@ -16,8 +16,10 @@
 // What an op before this one made. (No function: other machine code comes of one, with two registers more and spills for 64 rows.)
 #if LINEAR_CHAINED
 #define MADE(from, i) load_fresh((from) + (i))
+#define FIRST_FACTOR(p) (p).first_factor
 #else
 #define MADE(from, i) (from)[i]
+#define FIRST_FACTOR(p) 0u
 #endif
 // By the warps that multiply: in a chain there are others beside them.
 __device__ __forceinline__ void meet() {
@@ -190,7 +192,7 @@ template <int TILES>
 __device__ __forceinline__ void end_item(const LinearParams& p, const Part& part, const Room& room, const Item& item, float4 sum, float4 up_sum, const float (&before)[4]) {
     const Four out = item.out(p, part);
     const bool is_pair = part.paired;
-    const float by = room.factor[item.row];
+    const float by = room.factor[FIRST_FACTOR(p) + item.row];
     float x[4];
     scaled(sum, room, item.in_unit, by, x);
     if (p.epilogue == ADD) {

@@ -83,4 +83,6 @@ struct LinearParams {
     float eps, per_column;      // of the norm that `squares` are of: what is added to their mean; one over the columns
     u32 list_bytes;
     u64 ready;                  // of a chain, u32 per 128 columns of `next_image`: rows that are made of it; or 0
+    u32 first_factor;           // of a chain: where what its rows are multiplied by is kept; each phase has a place of its own
+    u32 leavers;                // lanes of a warp that say that it has left an input: one; or all, for racecheck
 };

@@ -74,7 +74,7 @@ __device__ __forceinline__ void prompt_linear(const PromptParams& p) {
     PromptRing inputs(inputs_at, 2 * (N / 8) * EIGHT_BYTES, p.n_inputs, shared_address(barriers.inputs_full), shared_address(barriers.inputs_empty));
     PromptRing weights(inputs_at + p.n_inputs * inputs.slot_bytes, p.weight_bytes, p.n_weights, shared_address(barriers.weights_full),
                        shared_address(barriers.weights_empty));
-    if (threadIdx.x == 0) inputs.init(COPY_LANES), weights.init(1);
+    if (threadIdx.x == 0) inputs.init(COPY_LANES, SUM_WARPS), weights.init(1, 32 * SUM_WARPS);
     barrier_init_visible();
     __syncthreads();
     pdl_next();

@@ -92,8 +92,9 @@ __device__ __forceinline__ void sum_tile(PromptSums<N>& sums, const PromptTile& 
             inputs.next();
         }
 #if PROMPT_WGMMA
-        __syncwarp();
-        if (speaks) weights.leave();
+        // By every lane, of what it read itself. (One for all behind a `__syncwarp` is as good, but that leaves no instruction where the compiler knows lanes to
+        // be together, and racecheck then reports the others' reads.)
+        weights.leave();
         weights.next();
 #endif
     }

@@ -31,6 +31,8 @@ pub struct Device {
     pub(crate) sm: u32,
     /// Programmatic dependent launch: the next kernel's blocks start while this one's last still run.
     pub(crate) overlaps: bool,
+    /// [`Pretence::apart`].
+    pub(crate) is_raced: bool,
     pub(crate) n_multiprocessors: usize,
     /// Shared memory that a block may ask for.
     pub(crate) max_shared_bytes: usize,
@@ -76,7 +78,8 @@ pub struct Pretence {
     /// An older or smaller card that it stands in for, so that kernels for cards which are not at hand can be run: its compute
     /// capability, 86 for 8.6.
     pub sm: Option<u32>,
-    /// No kernel begins before the one ahead has ended: `compute-sanitizer`'s racecheck does not follow launches that overlap.
+    /// As `compute-sanitizer`'s racecheck wants it, which follows neither launches that overlap nor a lane that speaks for others: no kernel begins before
+    /// the one ahead has ended, and each lane says for itself what it has read. The machine code is the same.
     pub apart: bool,
     /// Work is dealt to no more multiprocessors than these: with two, matrices of a test are as many stages to a block as a large model's are
     /// with all of them.
@@ -148,6 +151,7 @@ impl Device {
             name,
             sm,
             overlaps: sm >= 90 && !pretence.apart,
+            is_raced: pretence.apart,
             n_multiprocessors,
             max_shared_bytes,
             max_window_bytes: max_window_bytes as usize,

@@ -18,8 +18,7 @@ const MAX_RING: usize = 8;
 const LEAST_SLOTS: usize = 3;
 /// Stages of a block from which on a single op gains too: a head of Q6_K 14 of 250 us.
 const LONG: usize = 32;
-/// Halves of units of a stage's weights on their way to a block: what blocks tell each other waits behind them. With four of 8 layers' 854 us are 866, with
-/// five 874, with two 861; as quarters four to seven are 7 % slower.
+/// Of the kernel: halves of stages that its warp has on their way.
 const MOST_ON_WAY: usize = 3;
 /// Two rows of a unit's sums, or two parts of one.
 const EXCHANGE_BYTES: usize = 2 * 1040;
@@ -43,11 +42,11 @@ kernel_params!(ChainParams {
     n_slots: u32,
     slot_bytes: u32,
     input_at: u32,
-    most_on_way: u32,
     exchange_at: u32,
     lists_at: u32,
     scratch_at: u32,
     zeros_at: u32,
+    leavers: u32,
     pad: u32,
 });
 
@@ -83,11 +82,11 @@ pub(super) fn params(
         n_slots: rings.n_slots as u32,
         slot_bytes: rings.slot_bytes as u32,
         input_at: rings.input_at as u32,
-        most_on_way: MOST_ON_WAY as u32,
         exchange_at: rings.exchange_at as u32,
         lists_at: rings.lists_at as u32,
         scratch_at: rings.scratch_at as u32,
         zeros_at: rings.zeros_at as u32,
+        leavers: space.leavers,
         pad: 0,
     };
     Some((params, rings.shared_bytes))
@@ -119,8 +118,8 @@ struct Rings {
 impl Rings {
     /// For stages of `stage_bytes` a block, where lists take `lists_bytes`.
     fn new(stage_bytes: usize, lists_bytes: usize, shared_bytes: usize) -> Option<Self> {
-        // `ChainRoom`: of every slot two barriers more, and a count.
-        let room = (ROOM_BYTES + 2 * 8 * MAX_RING + 4).next_multiple_of(LINE_BYTES);
+        // `ChainRoom`: of every slot two barriers more, and one of each phase.
+        let room = (ROOM_BYTES + 2 * 8 * MAX_RING + 8 * MAX_CHAIN).next_multiple_of(LINE_BYTES);
         let input_at = stage_bytes.next_multiple_of(LINE_BYTES);
         let slot_bytes = (input_at + TILES * 2 * CELL_BYTES).next_multiple_of(LINE_BYTES);
         // Rows, and parts of one that other blocks summed, as many as warps.

@@ -44,17 +44,23 @@ pub(super) const ROOM_BYTES: usize =
 pub(super) const LINE_BYTES: usize = 128;
 /// Two rows of a unit's sums change places in a warp's slot.
 const LEAST_SLOT_BYTES: usize = 2 * 1040;
-/// What of a device a launch's shared memory follows from.
+/// What of a device a launch's shared memory follows from, and who speaks in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Space {
     pub(super) shared_bytes: usize,
     /// `HAS_WGMMA`: its kernels know two slots only, for which there always is room.
     pub(super) has_wgmma: bool,
+    /// Lanes of a warp that say when it has left a slot.
+    pub(super) leavers: u32,
 }
 
 impl Space {
     pub(super) fn new(device: &Device) -> Self {
-        Self { shared_bytes: device.max_shared_bytes, has_wgmma: device.sm == 90 }
+        Self {
+            shared_bytes: device.max_shared_bytes,
+            has_wgmma: device.sm == 90,
+            leavers: if device.is_raced { 32 } else { 1 },
+        }
     }
 }
 
@@ -156,6 +162,8 @@ kernel_params!(LinearParams {
     per_column: f32,
     list_bytes: u32,
     ready: u64,
+    first_factor: u32,
+    leavers: u32,
 });
 
 /// A launch but for its rows.
@@ -228,6 +236,8 @@ impl Plan {
             per_column: 0.0,
             list_bytes: lists.block_bytes() as u32,
             ready: 0,
+            first_factor: 0,
+            leavers: 0,
         };
         Self {
             params,
@@ -262,6 +272,7 @@ impl Plan {
             n_inputs: rings.n_inputs as u32,
             log_inputs: rings.n_inputs.ilog2(),
             input_bytes: rings.input_bytes as u32,
+            leavers: space.leavers,
             ..self.of_group(input, first, tiles)
         };
         Some((params, rings.shared_bytes))
@@ -278,8 +289,11 @@ impl Plan {
         let params = self.of_group(input, 0, tiles);
         // A block may leave sums while others still read those of the op before, if it needs nothing of what they make. (Of the one before
         // that nobody does: all columns of an op wait for all of the op before.) So ops take turns with the rows of each place.
-        let params =
-            LinearParams { partials: params.partials + ((nth % 2) * PARTIAL_BYTES / 2) as u64, ..params };
+        let params = LinearParams {
+            partials: params.partials + ((nth % 2) * PARTIAL_BYTES / 2) as u64,
+            first_factor: 8 * nth as u32,
+            ..params
+        };
         let Some((ready, most)) = ready else { return Some(params) };
         (params.next_image != 0 && params.next_cells as usize <= most)
             .then_some(LinearParams { ready, ..params })
@@ -347,7 +361,7 @@ mod tests {
 
     #[test]
     fn every_format_has_room_on_every_device() {
-        let kb = |shared: usize, has_wgmma| Space { shared_bytes: shared * 1024, has_wgmma };
+        let kb = |shared: usize, has_wgmma| Space { shared_bytes: shared * 1024, has_wgmma, leavers: 1 };
         //  device, rows of a launch, slots of Q4_K and of Q8_0 with as many rows
         for (device, space, rows, q4_k, q8_0) in [
             ("H100, H200", kb(227, true), 64, 2, 2),
