@@ -255,6 +255,7 @@ impl Cuda {
             weights: &self.weights,
             memory,
             state,
+            n_seqs: state.slots,
             step: layout.view(self.step.ptr()),
             base: self.arena.ptr(),
             counters: self.counters.ptr(),

@@ -317,7 +317,7 @@ impl Cuda {
         let (spec, at) = (&round.spec, memory.tables.ptr());
         let cx = |plan| {
             let cx = self.cx(plan, round.state);
-            Cx { step: cx.step.with_tables(at), ..cx }
+            Cx { step: cx.step.with_tables(at), n_seqs: spec.seqs, ..cx }
         };
         let verify = cx(spec.verify);
         let layout = StepLayout::new(verify.plan().bucket, verify.state.pages.len());

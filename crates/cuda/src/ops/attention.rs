@@ -309,7 +309,7 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     };
     if walks != Walks::None {
         // A sequence's last group may be short of rows.
-        let n_groups = bucket.div_ceil(16 * WALK_TILES / group) + walks.most_seqs(bucket, cx.state.slots);
+        let n_groups = bucket.div_ceil(16 * WALK_TILES / group) + walks.most_seqs(bucket, cx.n_seqs);
         let kernel = tile_entry(cx.state.kv, op.head_dim, Tiles::Walk);
         let grid = [n_groups * op.kv_heads, 1, 1];
         cx.launch(kernel, grid, walk_threads, walk_bytes, &params)?;

@@ -122,7 +122,7 @@ pub(crate) fn keep_sure_taps(cx: &Cx<'_>) -> Result<()> {
     if taps.n == 0 {
         return Ok(());
     }
-    let n_seqs = cx.state.slots.min(cx.plan().bucket);
+    let n_seqs = cx.n_seqs.min(cx.plan().bucket);
     let grid = [TAP_ROWS * taps.n as usize, n_seqs, 1];
     cx.launch(("commit", "sure_taps"), grid, 256, 0, &SureTapParams { step: cx.step, taps })
 }

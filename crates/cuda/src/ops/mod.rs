@@ -28,6 +28,8 @@ pub(crate) struct Cx<'a> {
     pub(crate) weights: &'a DeviceWeights,
     pub(crate) memory: &'a PlanMemory,
     pub(crate) state: &'a StateMemory,
+    /// Sequences that a step can have: as many as the state has places for, of a round no more than it is for.
+    pub(crate) n_seqs: usize,
     pub(crate) step: StepView,
     /// Of the arena.
     pub(crate) base: u64,

@@ -80,8 +80,8 @@ impl Walks {
     }
 
     /// Sequences of a step whose rows they can be.
-    pub(super) fn most_seqs(self, bucket: usize, slots: usize) -> usize {
-        if self == Self::All { bucket.min(slots) } else { bucket / PROMPT_ROWS }
+    pub(super) fn most_seqs(self, bucket: usize, n_seqs: usize) -> usize {
+        if self == Self::All { bucket.min(n_seqs) } else { bucket / PROMPT_ROWS }
     }
 }
 
@@ -285,8 +285,8 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && rule.is_some()
         && 4 * WALK_ROOM <= device.max_shared_bytes;
     let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
-    // A sequence has at least one row, so there are no more of them than rows, nor than slots.
-    let n_seqs = bucket.min(cx.state.slots);
+    // A sequence has at least one row.
+    let n_seqs = bucket.min(cx.n_seqs);
     // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
     let has_pairs = is_full
         && rule.is_some()
@@ -341,7 +341,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         let launch = |entry, grid| cx.launch(("recurrent_walk", entry), grid, THREADS, 0, &params);
         let n_parts = 2 * shape.key_heads + shape.value_heads;
         // Of a prompt at most the first and the last block are short of rows.
-        let n_blocks = bucket / TILE + 2 * walks.most_seqs(bucket, cx.state.slots);
+        let n_blocks = bucket / TILE + 2 * walks.most_seqs(bucket, cx.n_seqs);
         launch("walk_prepare", [n_parts + 1, bucket.div_ceil(64), 1])?;
         launch("walk_weigh", [shape.key_heads, n_blocks, 1])?;
         let grid = [DIM / WALK_COLUMNS * shape.value_heads, n_seqs, 1];
