@@ -76,7 +76,7 @@ struct Inputs {
     const u32* wanted;       // in shared memory: of every stage of the block
     u32 n;                   // stages of the block
     u32 done;                // of them
-    u32 leaves;              // whether this lane says that the warp has left an input
+    bool leaves;             // whether this lane says that the warp has left an input
 
     __device__ __forceinline__ u32 slot_of(u32 stage) const { return stage & (p.n_inputs - 1); }
     __device__ __forceinline__ u32 parity_of(u32 stage) const { return stage >> p.log_inputs & 1; }

@@ -280,6 +280,13 @@ impl Cuda {
                 why: format!("{RING} wait to be taken"),
             });
         }
+        // Kernels look at no more than the round has room for.
+        if terms.members.len() > spec.seqs {
+            return Err(CudaError::Unsupported {
+                what: format!("a round with {} texts", terms.members.len()),
+                why: format!("it was made for {}", spec.seqs),
+            });
+        }
         let place = self.rounds.asked % RING;
         self.rounds.asked += 1;
         let Some(memory) = &mut self.rounds.memory else { return Ok(()) };
@@ -317,7 +324,7 @@ impl Cuda {
         let (spec, at) = (&round.spec, memory.tables.ptr());
         let cx = |plan| {
             let cx = self.cx(plan, round.state);
-            Cx { step: cx.step.with_tables(at), n_seqs: spec.seqs, ..cx }
+            Cx { step: cx.step.with_tables(at), n_seqs: spec.seqs.min(cx.n_seqs), ..cx }
         };
         let verify = cx(spec.verify);
         let layout = StepLayout::new(verify.plan().bucket, verify.state.pages.len());
@@ -376,7 +383,7 @@ impl Cuda {
         if !spec.has_trees() {
             return Ok(());
         }
-        commit::commit_found(&verify, tables, memory.accepted.ptr(), spec.seqs)
+        commit::commit_found(&verify, tables, memory.accepted.ptr())
     }
 
     /// The draft's passes; returns how trees are made of what comes of them.

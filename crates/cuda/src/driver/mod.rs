@@ -79,7 +79,7 @@ pub struct Pretence {
     /// capability, 86 for 8.6.
     pub sm: Option<u32>,
     /// As `compute-sanitizer`'s racecheck wants it, which follows neither launches that overlap nor a lane that speaks for others: no kernel begins before
-    /// the one ahead has ended, and each lane says for itself what it has read. The machine code is the same.
+    /// the one ahead has ended, and each lane says for itself what it has read (but for prompts' kernels without `wgmma`). The machine code is the same.
     pub apart: bool,
     /// Work is dealt to no more multiprocessors than these: with two, matrices of a test are as many stages to a block as a large model's are
     /// with all of them.

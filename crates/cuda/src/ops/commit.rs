@@ -87,9 +87,9 @@ pub(crate) fn commit(cx: &Cx<'_>, tables: &CommitTables, paths: &[Vec<u32>], lon
     Ok(())
 }
 
-/// The same of a step of at most `n_seqs` sequences whose accepted rows the device has found, as [`Accepted`] of each.
-pub(crate) fn commit_found(cx: &Cx<'_>, tables: &CommitTables, found: u64, n_seqs: usize) -> Result<()> {
-    launch(cx, &CommitParams { found, ..params(cx, tables, MAX_DRAFT_DEPTH) }, n_seqs)
+/// The same of a step whose accepted rows the device has found, as [`Accepted`] of each sequence.
+pub(crate) fn commit_found(cx: &Cx<'_>, tables: &CommitTables, found: u64) -> Result<()> {
+    launch(cx, &CommitParams { found, ..params(cx, tables, MAX_DRAFT_DEPTH) }, cx.n_seqs)
 }
 
 fn params(cx: &Cx<'_>, tables: &CommitTables, longest: usize) -> CommitParams {

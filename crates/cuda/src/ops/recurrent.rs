@@ -295,7 +295,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && (n_seqs == 1 || bucket >= PAIRS_OF_SEVERAL)
         && PAIR_BYTES <= device.max_shared_bytes
         && n_seqs * shape.value_heads <= device.n_multiprocessors;
-    // The only sequence of a bucket for more than one row has more than one.
+    // The only sequence of a bucket for more than one row nearly always has more than one; where it has not, the general kernel takes its row.
     let has_lone = is_full
         && prepare.is_some()
         && rule.is_some()
