@@ -63,6 +63,36 @@ const PAIRS_OF_SEVERAL: usize = 16;
 /// Those whose rows may be one tile of 32.
 const PAIR_32_BUCKETS: std::ops::RangeInclusive<usize> = 17..=32;
 
+/// Which kernels take written rows: two blocks a head for all of them; or one block a head, beside one for sequences of a single row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Written {
+    in_pairs: bool,
+    lone_apart: bool,
+}
+
+impl Written {
+    /// Of whole heads of [`DIM`] channels: a step of up to `bucket` rows and `n_seqs` sequences, each of which has at least one row.
+    fn of(bucket: usize, n_seqs: usize, value_heads: usize, card: Card) -> Self {
+        // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
+        let in_pairs = card.sm >= 90
+            && PAIR_BUCKETS.contains(&bucket)
+            && (n_seqs == 1 || bucket >= PAIRS_OF_SEVERAL)
+            && PAIR_BYTES <= card.shared_bytes
+            && n_seqs * value_heads <= card.multiprocessors;
+        // The only sequence of a bucket for more than one row nearly always has more than one; where it has not, the general kernel takes its row.
+        let lone_apart = !in_pairs && (bucket == 1 || n_seqs > 1) && 4 * LONE_ROOM <= card.shared_bytes;
+        Self { in_pairs, lone_apart }
+    }
+}
+
+/// What of a device decides that.
+#[derive(Clone, Copy, Debug)]
+struct Card {
+    sm: u32,
+    shared_bytes: usize,
+    multiprocessors: usize,
+}
+
 /// Which rows have launches for prompts' rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walks {
@@ -285,23 +315,17 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         && rule.is_some()
         && 4 * WALK_ROOM <= device.max_shared_bytes;
     let walks = if can_walk { Walks::of(cx.plan()) } else { Walks::None };
-    // A sequence has at least one row.
     let n_seqs = bucket.min(cx.n_seqs);
-    // Clusters came with sm_90; later devices without room for its arrays have sm_120's shared memory.
-    let has_pairs = is_full
-        && rule.is_some()
-        && device.sm >= 90
-        && PAIR_BUCKETS.contains(&bucket)
-        && (n_seqs == 1 || bucket >= PAIRS_OF_SEVERAL)
-        && PAIR_BYTES <= device.max_shared_bytes
-        && n_seqs * shape.value_heads <= device.n_multiprocessors;
-    // The only sequence of a bucket for more than one row nearly always has more than one; where it has not, the general kernel takes its row.
-    let has_lone = is_full
-        && prepare.is_some()
-        && rule.is_some()
-        && !has_pairs
-        && (bucket == 1 || n_seqs > 1)
-        && 4 * LONE_ROOM <= device.max_shared_bytes;
+    let card = Card {
+        sm: device.sm,
+        shared_bytes: device.max_shared_bytes,
+        multiprocessors: device.n_multiprocessors,
+    };
+    let written = match rule {
+        Some(_) if is_full => Written::of(bucket, n_seqs, shape.value_heads, card),
+        _ => Written::default(),
+    };
+    let has_lone = written.lone_apart && prepare.is_some();
     let params = RecurrentParams {
         step: cx.step,
         qkv: cx.act(qkv),
@@ -351,7 +375,7 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
     if walks == Walks::All {
         return Ok(());
     }
-    if has_pairs {
+    if written.in_pairs {
         let grid = [2 * shape.value_heads, n_seqs, 1];
         let entry = if PAIR_32_BUCKETS.contains(&bucket) { "recurrent_pair_32" } else { "recurrent_pair" };
         return cx.launch(("recurrent_pair", entry), grid, PAIR_THREADS, PAIR_BYTES, &params);
@@ -367,4 +391,46 @@ pub(super) fn recurrent(cx: &Cx<'_>, fused: &Fused<'_>) -> Result<()> {
         cx.launch(("recurrent_lone", "lone_full"), [n_blocks, 1, 1], THREADS, 4 * LONE_ROOM, &params)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const H200: Card = Card { sm: 90, shared_bytes: 227 << 10, multiprocessors: 132 };
+    const PAIRS: Written = Written { in_pairs: true, lone_apart: false };
+    const LONE: Written = Written { in_pairs: false, lone_apart: true };
+    const GENERAL: Written = Written { in_pairs: false, lone_apart: false };
+
+    #[test]
+    fn who_writes_alone_has_two_blocks_a_head_and_many_single_rows_have_a_kernel() {
+        //  rows, sequences; of a 27B's 48 heads, of the demo target's 4
+        let cases = [
+            ((1, 1), LONE, LONE),
+            ((2, 1), PAIRS, PAIRS),
+            ((8, 1), PAIRS, PAIRS),
+            ((64, 1), PAIRS, PAIRS),
+            ((128, 1), GENERAL, GENERAL),
+            // Each may have a single row.
+            ((8, 2), LONE, LONE),
+            ((16, 2), PAIRS, PAIRS),
+            ((16, 3), LONE, PAIRS),
+            ((16, 16), LONE, PAIRS),
+            ((64, 40), LONE, LONE),
+        ];
+        for ((bucket, n_seqs), large, small) in cases {
+            let of = |value_heads| Written::of(bucket, n_seqs, value_heads, H200);
+            assert_eq!([of(48), of(4)], [large, small], "{bucket} rows of {n_seqs}");
+        }
+    }
+
+    #[test]
+    fn cards_without_clusters_or_room_do_without_pairs() {
+        let older = Card { sm: 80, shared_bytes: 163 << 10, multiprocessors: 108 };
+        let newer = Card { sm: 120, shared_bytes: 99 << 10, multiprocessors: 170 };
+        //  16 rows of one sequence, and of as many
+        for (card, of_many) in [(older, LONE), (newer, GENERAL)] {
+            assert_eq!([1, 16].map(|n| Written::of(16, n, 48, card)), [GENERAL, of_many], "{card:?}");
+        }
+    }
 }
