@@ -94,8 +94,8 @@ struct Inputs {
         barrier_wait(full + slot_of(done) * 8, parity_of(done));
         return slots + slot_of(done) * p.input_bytes;
     }
-    // One lane speaks for all. (Where the compiler knows them to be together, `__syncwarp` leaves no instruction, and racecheck reports the others' reads. So it is
-    // given kernels that have each lane speak for itself, which takes 1 % longer with 16 rows.)
+    // One lane speaks for all. (Where the compiler knows them to be together, `__syncwarp` leaves no instruction, and racecheck reports the others' reads. It is
+    // given launches in which each lane speaks for itself, which take 1 % longer with 16 rows.)
     __device__ __forceinline__ void leave() {
         __syncwarp();
         if (leaves) barrier_arrive(empty + slot_of(done) * 8);
