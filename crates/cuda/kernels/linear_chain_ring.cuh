@@ -10,8 +10,8 @@
 #define CHAIN_THREADS (THREADS + 96)
 // Of each warp that multiplies.
 #define SCRATCH_BYTES 512
-// Halves of units of a stage's weights on their way to a block, no more than slots have (chain.rs asserts it): what blocks tell each other waits behind them. With four of 8 layers'
-// 854 us are 866, with five 874, with two 861; as quarters four to seven are 7 % slower.
+// Halves of units of a stage's weights on their way to a block, no more than slots have (chain.rs asserts it): what blocks tell each other waits behind them.
+// With four of 8 layers' 854 us are 866, with five 874, with two 861; as quarters four to seven are 7 % slower.
 #define MOST_ON_WAY 3
 // In place of a row, as far as squares of two cells lie apart.
 #define ZEROS_BYTES (CELL_BYTES + 3 * 512 + 96)

@@ -8,7 +8,8 @@
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
 //!
 //! With `--as 86` first, as a card of compute capability 8.6: its kernels and its shared memory, whatever card is there. With `--apart`
-//! first no launch overlaps another and lanes speak for themselves, as racecheck wants it (and `--threads 1`). With `--multiprocessors 2` first, work is dealt to that many.
+//! first no launch overlaps another and lanes speak for themselves, as racecheck wants it (and `--threads 1`). With `--multiprocessors 2` first, work is
+//! dealt to that many.
 //!
 //! Exits with 1 if anything is not as promised.
 
