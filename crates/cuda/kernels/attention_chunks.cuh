@@ -18,6 +18,7 @@ struct Chunks : Sharing<Chunks<D, MT, BF16>, D, Attend<D, MT, BF16>, 256 * MT, 0
         this->template work<true, true>();
     }
     static __device__ __forceinline__ void meet_all() { __syncthreads(); }
+    static __device__ __forceinline__ void meet_block() { __syncthreads(); }
     template <bool MULTIPLIES>
     static __device__ __forceinline__ void meet_row() {
         __syncthreads();

@@ -14,10 +14,12 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
     using typename Base::L, typename Base::Counter, typename Base::Softmax;
     using Base::p, Base::room, Base::kind, Base::NC, Base::N_THREADS, Base::COPY_THREADS, Base::FINDS, Base::pairs, Base::places, Base::held_at, Base::find_places, Base::partial,
         Base::counter, Base::ahead, Base::find_chunks, Base::next_item, Base::share, Base::full, Base::empty, Base::init_barriers, Base::leave, Base::load_queries,
-        Base::begin_scores, Base::weigh, Base::add_page, Base::own_pair, Base::pair_of_total;
+        Base::begin_scores, Base::weigh, Base::add_page, Base::idle_page, Base::own_pair, Base::pair_of_total;
     u32 n_pages = 0, n_begun = 0;  // pages so far; whether copies of the next are under way
 
     static __device__ __forceinline__ void meet_all() { asm volatile("bar.sync 3, %0;" ::"n"(N_THREADS) : "memory"); }
+    // Both roles, each in a place of its own: `__syncthreads` would have to be one and the same for all.
+    static __device__ __forceinline__ void meet_block() { asm volatile("bar.sync 0, %0;" ::"n"(N_THREADS + COPY_THREADS) : "memory"); }
     // Those that multiply, and the warp that knows when others are done.
     template <bool MULTIPLIES>
     static __device__ __forceinline__ void meet_row() {
@@ -87,14 +89,16 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
     }
 
     // A group without pairs.
-    __device__ __forceinline__ void pass(const Work& w) const {
+    __device__ __forceinline__ void pass(const Work& w, u32 group) const {
 #pragma unroll 1
-        for (u32 i = n_pages; i <= n_pages + w.last - w.page; i++)
+        for (u32 i = n_pages; i <= n_pages + w.last - w.page; i++) {
 #pragma unroll
             for (u32 plane = 0; plane < 2; plane++) {
                 barrier_wait(full(i % 2, plane), i / 2 % 2);
                 leave(empty(i % 2, plane));
             }
+            idle_page(group);
+        }
     }
 
     // Sums of a chunk go to where they are put together, or come from there. Lanes beside each other have channels beside each other, eight
@@ -183,7 +187,7 @@ struct GroupChunks : GroupSharing<GroupChunks<D, BF16, NP, GROUPS>, D, BF16, NP,
             fence_for_async();
             meet_all();
             if (L::PAIRS_OF_GROUP * group < n) multiply(w, group, warp % 4);
-            else pass(w);
+            else pass(w, group);
         }
         n_pages += w.last - w.page + 1;
     }

@@ -267,7 +267,7 @@ struct Sharing : BASE {
         while (true) {
             if (is_new) {
                 if (MULTIPLIES && threadIdx.x == 0) find_tail(unit);
-                __syncthreads();
+                self().meet_block();
             }
             const u64 held = ahead().held;
             kind = held == NOWHERE ? TAIL : SHARED;
@@ -279,7 +279,7 @@ struct Sharing : BASE {
                 else if (threadIdx.x == 0) pairs()[0].slot = w.first_index - p.first_row;
                 if (has_tail && is_new) find_places(tail().work, tail().work.page);
             }
-            __syncthreads();
+            self().meet_block();
             if (COPIES && has_pages && is_new) self().begin_page(kind == SHARED ? held : GATHERED);
             if (MULTIPLIES && is_first) {
                 pdl_wait();
@@ -287,7 +287,7 @@ struct Sharing : BASE {
             }
             if (has_pages) {
                 self().template run_pages<MULTIPLIES, COPIES>(w, kind == SHARED && has_tail ? GATHERED : NOWHERE);
-                __syncthreads();
+                self().meet_block();
                 // What all have stored is there before it is said to be. By a thread that has least to do.
                 if (threadIdx.x == FINDS) say_done(w);
             }
@@ -304,7 +304,7 @@ struct Sharing : BASE {
             }
             unit += p.n_blocks;
             if (unit >= p.n_rows * p.kv_heads * p.n_finishers) return;
-            __syncthreads();
+            self().meet_block();
             is_new = true;
         }
     }

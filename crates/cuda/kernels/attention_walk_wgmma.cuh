@@ -11,7 +11,7 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
     using typename Base::L, typename Base::Softmax;
     using Base::p, Base::room, Base::M, Base::NC, Base::NP, Base::N_THREADS, Base::pairs, Base::find_pairs, Base::held_at, Base::gate_at,
         Base::put, Base::init_barriers, Base::load_queries, Base::begin_scores, Base::weigh, Base::add_page,
-        Base::factors_of, Base::for_sums, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
+        Base::idle_page, Base::factors_of, Base::for_sums, Base::owner_of_total, Base::own_pair, Base::pair_of_total;
 
     struct Totals {
         float chunk, all;
@@ -96,6 +96,8 @@ struct GroupWalk : Groups<D, BF16, Attend<D, WALK_TILES, BF16, 2, GroupLayout<D,
         float all[NC][NP][4];
         Totals totals;
         if (group < n_groups) walk_pages(w, group, warp % 4, all, totals);
+        else
+            for (u32 page = w.page; page <= w.last; page++) idle_page(group);
         // Through shared memory, so that a warp has 128 channels of a row. Gates are asked for before.
         constexpr u32 ROW = D + 4, THREADS = D / 4, STEP = N_THREADS / THREADS, AT_ONCE = M / STEP < 8 ? M / STEP : 8;
         const u32 channel = threadIdx.x % THREADS * 4;
