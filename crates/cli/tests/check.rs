@@ -17,11 +17,38 @@ fn the_demo_pair_is_exact_in_every_cell() {
     let object = ran.json();
     assert_eq!(object["exact"], true);
     let cells = object["cells"].as_array().unwrap();
-    assert_eq!(cells.len(), 10);
+    assert_eq!(cells.len(), 14);
     for cell in cells {
         assert_eq!(cell["identical"], 2, "{cell}");
         assert!(cell["accepted"].as_u64().unwrap() > 0, "{cell}");
     }
+    let by_script: Vec<_> = cells.iter().filter(|c| c["guesser"] == "script").collect();
+    assert_eq!(by_script.len(), 4, "chains and trees, greedy and drawn");
+    for cell in by_script {
+        let lengths = &cell["lengths_at_alignments"];
+        assert!(lengths["driven"].as_u64().unwrap() >= 8, "{cell}");
+        assert_eq!(lengths["of"], 272, "{cell}");
+    }
+}
+
+#[test]
+fn a_target_without_a_draft_is_checked_by_script() {
+    let folder = std::env::temp_dir().join(format!("overdraft-{}-alone", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let target = folder.join("target.gguf");
+    std::fs::copy(common::root().join("models/pycoder-q4_k_m.gguf"), &target).unwrap();
+    let target_path = target.to_str().unwrap();
+    let ran =
+        overdraft(&["check", "-m", target_path, "--limit", "1", "-n", "24", "--ctx", "512", "--json"]).ok();
+    let streams = overdraft(&["check", "-m", target_path, "--streams", "2"]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(ran.err.contains("no draft: only guesses by script"), "{}", ran.err);
+    let object = ran.json();
+    assert_eq!(object["exact"], true, "{object}");
+    assert_eq!(object["draft"], serde_json::Value::Null);
+    assert_eq!(object["cells"].as_array().unwrap().len(), 4, "{object}");
+    assert_eq!(streams.code, Some(2));
+    assert!(streams.err.contains("no draft for --streams"), "{}", streams.err);
 }
 
 #[test]
@@ -47,8 +74,8 @@ fn what_was_not_put_to_the_test_is_not_called_exact() {
 }
 
 #[test]
-fn without_a_draft_there_is_nothing_to_check() {
+fn without_speculation_there_is_nothing_to_check() {
     let ran = overdraft(&["check", "--draft-mode", "off"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.err.contains("no draft to check"), "{}", ran.err);
+    assert!(ran.err.contains("nothing to check without speculation"), "{}", ran.err);
 }

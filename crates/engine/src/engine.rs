@@ -326,12 +326,19 @@ impl Engine {
             (false, true) => trusting(BlockDraft::ngram(ends())),
             (false, false) => Box::new(NoDraft),
         };
-        self.admit_sequence(request, options, drafter)
+        let policy = match options.speculative {
+            Speculative::Off => Policy::new(Mode::Off, None, false, false),
+            _ => self.policy.successor(),
+        };
+        self.admit_sequence(request, options, drafter, policy)
     }
 
-    /// [`Self::admit`] with a drafter of the caller's.
+    /// [`Self::admit`] with a drafter of the caller's: it drafts as the engine is told to, and needs no draft if it does without.
     pub fn admit_with(&mut self, request: Request, drafter: Box<dyn Drafter + Send>) -> Result<SeqId> {
-        self.admit_sequence(request, Options::default(), drafter)
+        let has_forward = self.draft.is_some() && drafter.wants_forward();
+        let policy =
+            Policy::new(self.config.draft_mode, self.config.budget, has_forward, drafter.proposes_unaided());
+        self.admit_sequence(request, Options::default(), drafter, policy)
     }
 
     /// Whether there is room for the request's whole life at the moment.
@@ -364,6 +371,7 @@ impl Engine {
         request: Request,
         options: Options,
         mut drafter: Box<dyn Drafter + Send>,
+        policy: Policy,
     ) -> Result<SeqId> {
         request.check(&self.bounds())?;
         options.check()?;
@@ -386,10 +394,6 @@ impl Engine {
         tokens.extend_from_slice(&request.prompt);
         let id = SeqId(self.next_id);
         self.next_id += 1;
-        let policy = match options.speculative {
-            Speculative::Off => Policy::new(Mode::Off, None, false, false),
-            _ => self.policy.successor(),
-        };
         self.rounds.push(Round {
             drafter,
             policy,
@@ -447,7 +451,7 @@ impl Engine {
     fn remove(&mut self, index: usize) -> Stats {
         let seq = self.seqs.remove(index);
         let round = self.rounds.remove(index);
-        if round.policy.mode() == self.policy.mode() {
+        if round.policy.is_of_same_pair(&self.policy) {
             self.policy = round.policy.successor();
         }
         if let Some(learned) = round.drafter.learned() {

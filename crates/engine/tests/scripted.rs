@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::{FAMILIES, repository};
 use overdraft_cpu::Cpu;
 use overdraft_engine::spec::policy::Mode;
-use overdraft_engine::spec::scripted::{Scripted, ScriptedRound};
+use overdraft_engine::spec::scripted::{Curriculum, Scripted, ScriptedRound};
 use overdraft_engine::{Drawing, Engine, EngineConfig, Request, Sampling, SeqId, Witness};
 use overdraft_formats::tokenizer::Tokenizer;
 use overdraft_formats::{Bytes, DType};
@@ -33,7 +33,6 @@ fn engine(family: &str, dtype: DType, tokenizer: &Arc<Tokenizer>, max_seqs: usiz
         max_seqs,
         draft_mode: Mode::Tree,
         budget: Some(63),
-        lookup: true,
         witness: Witness::Fingerprints,
         ..Default::default()
     };
@@ -75,30 +74,13 @@ fn plain(engine: &mut Engine, prompt: &[u32], n: usize, sampling: &Sampling) -> 
     finish(engine, &[id], prompt.len()).0.remove(0)
 }
 
-/// Rounds that accept every length at every alignment of the root to the grid, each as soon as it can be had; right
-/// to the end or wrong at the depth after, some with decoys beside the right path.
-fn script(first_root: usize) -> Vec<ScriptedRound> {
-    let mut wanted: HashSet<(usize, usize)> =
-        (0..16).flat_map(|a| (0..=MAX_DRAFT_DEPTH).map(move |n| (a, n))).collect();
-    let (mut root, mut rounds) = (first_root, Vec::new());
-    while !wanted.is_empty() {
-        // The longest first: the short ones then walk through the alignments that are left.
-        let accept = (0..=MAX_DRAFT_DEPTH).rev().find(|n| wanted.contains(&(root % 16, *n))).unwrap_or(0);
-        wanted.remove(&(root % 16, accept));
-        let i = rounds.len();
-        let spoiled = i % 3 == 1 && accept < MAX_DRAFT_DEPTH;
-        rounds.push(ScriptedRound {
-            length: if spoiled { MAX_DRAFT_DEPTH } else { accept },
-            spoil_at: spoiled.then_some(accept + 1),
-            decoys: i % 2,
-        });
-        root += accept + 1;
-    }
-    rounds
+fn scripted(text: &Trace, prompt: usize, rounds: Vec<ScriptedRound>) -> Box<Scripted> {
+    Box::new(Scripted::new(text.iter().map(|t| t.0).collect(), prompt, 384, rounds))
 }
 
-fn scripted(text: &Trace, prompt: usize) -> Box<Scripted> {
-    Box::new(Scripted::new(text.iter().map(|t| t.0).collect(), prompt, 384, script(prompt)))
+/// Rounds for `n` tokens, of which the prompt's pass writes the first.
+fn rounds_for(prompt: usize, n: usize) -> Vec<ScriptedRound> {
+    Curriculum::default().rounds(prompt, n - 1, true)
 }
 
 #[track_caller]
@@ -120,7 +102,7 @@ fn every_family_keeps_its_bits_whatever_is_accepted() {
             for sampling in [&Sampling::default(), &sampled] {
                 let what = format!("{family} {dtype} at {}", sampling.drawing.temperature);
                 let want = plain(&mut engine, &prompt, 200, sampling);
-                let drafter = scripted(&want, prompt.len());
+                let drafter = scripted(&want, prompt.len(), rounds_for(prompt.len(), 200));
                 let id = engine.admit_with(request(&prompt, 200, sampling), drafter).unwrap();
                 let (got, rounds) = finish(&mut engine, &[id], prompt.len());
                 assert_same(&got[0], &want, &what);
@@ -133,7 +115,10 @@ fn every_family_keeps_its_bits_whatever_is_accepted() {
             let ids: Vec<SeqId> = prompts
                 .iter()
                 .zip(&want)
-                .map(|(p, w)| engine.admit_with(request(p, 60, &sampled), scripted(w, p.len())).unwrap())
+                .map(|(p, w)| {
+                    let drafter = scripted(w, p.len(), rounds_for(p.len(), 60));
+                    engine.admit_with(request(p, 60, &sampled), drafter).unwrap()
+                })
                 .collect();
             let (got, _) = finish(&mut engine, &ids, prompt.len());
             for (s, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -151,9 +136,10 @@ fn every_accepted_length_falls_on_every_alignment() {
     // The hybrid has both a grid of 16 and pages; the windowed model gives pages back on the way.
     for family in ["qwen3_5", "gpt_oss"] {
         let mut engine = engine(family, DType::BF16, &tokenizer, 1, 4096);
-        let n: usize = script(prompt.len()).iter().map(|r| r.accepts() + 1).sum::<usize>() + 64;
+        let n = 3000;
         let want = plain(&mut engine, &prompt, n, &sampling);
-        let id = engine.admit_with(request(&prompt, n, &sampling), scripted(&want, prompt.len())).unwrap();
+        let drafter = scripted(&want, prompt.len(), rounds_for(prompt.len(), n));
+        let id = engine.admit_with(request(&prompt, n, &sampling), drafter).unwrap();
         let (got, rounds) = finish(&mut engine, &[id], prompt.len());
         assert_same(&got[0], &want, family);
         let seen: HashSet<(usize, usize)> = rounds.iter().map(|(root, n)| (root % 16, *n)).collect();

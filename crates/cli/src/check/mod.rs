@@ -2,16 +2,21 @@
 //! of every logit is the same.
 
 mod crowd;
+mod trial;
 mod visitors;
 
 use std::process::ExitCode;
 
+use overdraft_engine::spec::drafter::Drafter;
 use overdraft_engine::spec::policy::Mode;
+use overdraft_engine::spec::scripted::Curriculum;
 use overdraft_engine::{Drawing, Engine, Event, Request, Sampling, Stats, Witness};
 use overdraft_formats::tokenizer::Specials;
+use overdraft_plan::{GRID, MAX_DRAFT_DEPTH};
 use serde_json::{Value, json};
 
-use crate::args::CheckArgs;
+use self::trial::{Guesser, Script, TRIALS, Trial};
+use crate::args::{CheckArgs, DraftModeArg};
 use crate::config::{Machine, mode_name};
 use crate::draft;
 use crate::failure::{Failure, Result};
@@ -21,15 +26,6 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::prompt_set;
 use crate::screen::Screen;
-
-/// What speculation is tried with: mode and guesses a round.
-const MODES: [(Mode, Option<usize>); 5] = [
-    (Mode::Chain, Some(7)),
-    (Mode::Chain, Some(15)),
-    (Mode::Tree, Some(22)),
-    (Mode::Tree, Some(48)),
-    (Mode::Auto, None),
-];
 
 const PROMPTS: [&str; 4] = [
     "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
@@ -43,13 +39,26 @@ type Trace = Vec<(u32, Option<u64>)>;
 
 /// A cell of the grid.
 struct Cell {
-    mode: Mode,
-    budget: Option<usize>,
+    trial: Trial,
     temperature: f32,
     identical: usize,
     stats: Stats,
+    script: Script,
     /// Where the first text parts from plain decoding: prompt, token, regret in nats.
     parted: Option<(usize, usize, f32)>,
+}
+
+impl Cell {
+    /// Whether the guesser was put to the test: one that knows the text is accepted exactly as often as it means to be.
+    fn is_tried(&self) -> bool {
+        let accepted = self.stats.accepted;
+        accepted > 0 && (self.trial.guesser == Guesser::Draft || accepted == self.script.accepted)
+    }
+
+    /// Pairs of an alignment and an accepted length that were driven, where a script does.
+    fn driven(&self) -> Option<usize> {
+        (self.trial.guesser == Guesser::Script).then(|| self.script.driven())
+    }
 }
 
 pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
@@ -58,11 +67,13 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     let model = Model::open(args.model.pair.model.as_deref())?;
     let machine = Machine::resolve(&args.model, model.hyper.context)?;
     let draft = draft::choose(&args.model, &model, &screen)?;
-    let Some(draft) = draft else {
+    if draft.is_none()
+        && (args.model.drafting.draft_mode == DraftModeArg::Off || args.model.drafting.budget == Some(0))
+    {
         return Err(
-            Failure::input("no draft to check").hint("name one with -d, and leave --draft-mode and --budget")
+            Failure::input("nothing to check without speculation").hint("leave --draft-mode and --budget")
         );
-    };
+    }
     let mut texts = match &args.prompts {
         Some(set) => prompt_set::load(set)?,
         None => PROMPTS.map(String::from).to_vec(),
@@ -75,33 +86,48 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         }
         let (streams, tokens) = (&args.streams, args.tokens as usize);
         let plan = crowd::Plan { streams, texts: &prompts, tokens, seed: args.seed, machine: &machine };
-        let start = |machine: &Machine, drafts: bool| model.start(machine, drafts.then_some(&draft), &screen);
+        let Some(draft) = &draft else {
+            return Err(Failure::input("no draft for --streams").hint("name one with -d, or leave --streams"));
+        };
+        let start = |machine: &Machine, drafts: bool| model.start(machine, drafts.then_some(draft), &screen);
         return crowd::check(&plan, start, &screen, args.json);
     }
-    let start = |mode: Mode, budget: Option<usize>, witness: Witness| {
+    let start = |trial: Option<&Trial>, witness: Witness| {
+        let (mode, budget) = trial.map_or((Mode::Off, None), |t| (t.mode, t.budget));
         let machine = Machine { draft_mode: mode, budget, witness, ..machine.clone() };
-        model.start(&machine, (mode != Mode::Off).then_some(&draft), &screen)
+        let drafts = trial.is_some_and(|t| t.guesser == Guesser::Draft);
+        model.start(&machine, draft.as_ref().filter(|_| drafts), &screen)
     };
+    let trials: Vec<&Trial> =
+        TRIALS.iter().filter(|t| draft.is_some() || t.guesser == Guesser::Script).collect();
+    if draft.is_none() {
+        screen.note("no draft: only guesses by script are checked, which know the text (-d names a draft)");
+    }
     let hot = Drawing { temperature: 0.8, top_p: 0.9, seed: 1, ..Drawing::GREEDY };
     let samplings = [Drawing::GREEDY, hot].map(Sampling::from);
     let mut progress = Progress::new("checking", &screen);
-    let total = samplings.len() * (MODES.len() + 1);
+    let total = samplings.len() * (trials.len() + 1);
     let mut cells = Vec::new();
     for (s, sampling) in samplings.iter().enumerate() {
-        let done = s * (MODES.len() + 1);
-        let mut plain = start(Mode::Off, None, Witness::Fingerprints)?;
-        let want = run_all(&mut plain, &prompts, args.tokens, sampling)?;
+        let done = s * (trials.len() + 1);
+        let mut plain = start(None, Witness::Fingerprints)?;
+        let want = run_all(&mut plain, &prompts, args.tokens, sampling, |_| None)?;
         drop(plain);
-        for (m, (mode, budget)) in MODES.into_iter().enumerate() {
-            progress.at(done + m + 1, total);
-            let mut engine = start(mode, budget, Witness::Fingerprints)?;
-            let got = run_all(&mut engine, &prompts, args.tokens, sampling)?;
+        for (t, trial) in trials.iter().copied().enumerate() {
+            progress.at(done + t + 1, total);
+            let mut engine = start(Some(trial), Witness::Fingerprints)?;
+            let mut script = Script::default();
+            let got = run_all(&mut engine, &prompts, args.tokens, sampling, |i| {
+                let text = || want[i].0.iter().map(|t| t.0).collect();
+                let is_script = trial.guesser == Guesser::Script;
+                is_script.then(|| script.drafter(text(), prompts[i].len(), model.hyper.vocab, trial.mode))
+            })?;
             let mut cell = Cell {
-                mode,
-                budget,
+                trial: *trial,
                 temperature: sampling.drawing.temperature,
                 identical: 0,
                 stats: Stats::default(),
+                script,
                 parted: None,
             };
             for (i, ((trace, stats), (wanted, _))) in got.iter().zip(&want).enumerate() {
@@ -110,7 +136,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
                 if same == wanted.len() && trace.len() == wanted.len() {
                     cell.identical += 1;
                 } else if cell.parted.is_none() {
-                    let logits = plain_logits(&start, &prompts[i], same, sampling)?;
+                    let logits = plain_logits(|| start(None, Witness::Logits), &prompts[i], same, sampling)?;
                     let other = trace.get(same).map_or(0, |t| t.0);
                     let right = wanted.get(same).map_or(0, |t| t.0);
                     cell.parted = Some((i, same, regret(&logits, right, other)));
@@ -120,22 +146,24 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         }
     }
     progress.clear();
-    report(args.json, &cells, prompts.len(), model.checkpoint.name(), draft.name())
+    report(args.json, &cells, prompts.len(), model.checkpoint.name(), draft.as_ref().map(|d| d.name()))
 }
 
-/// Every prompt to its end, one after another.
+/// Every prompt to its end, one after another; `drafter` gives the one for a prompt, if it is not the engine's own.
 fn run_all(
     engine: &mut Engine,
     prompts: &[Vec<u32>],
     tokens: u32,
     sampling: &Sampling,
+    mut drafter: impl FnMut(usize) -> Option<Box<dyn Drafter + Send>>,
 ) -> Result<Vec<(Trace, Stats)>> {
     prompts
         .iter()
-        .map(|prompt| {
+        .enumerate()
+        .map(|(i, prompt)| {
             let mut trace = Trace::new();
             let mut stats = Stats::default();
-            run(engine, prompt, tokens as usize, sampling, |event| {
+            run(engine, prompt, tokens as usize, sampling, drafter(i), |event| {
                 trace.push((event.token, event.fingerprint));
                 if let Some((_, figures)) = &event.finish {
                     stats = *figures;
@@ -151,6 +179,7 @@ fn run(
     prompt: &[u32],
     tokens: usize,
     sampling: &Sampling,
+    drafter: Option<Box<dyn Drafter + Send>>,
     mut see: impl FnMut(&Event),
 ) -> Result<()> {
     let request = Request {
@@ -160,7 +189,10 @@ fn run(
         stop_ids: Vec::new(),
         stop_strings: Vec::new(),
     };
-    let id = engine.admit(request)?;
+    let id = match drafter {
+        Some(drafter) => engine.admit_with(request, drafter)?,
+        None => engine.admit(request)?,
+    };
     let generating = interrupt::generating();
     while !engine.is_idle() {
         engine.step()?.iter().for_each(&mut see);
@@ -174,14 +206,14 @@ fn run(
 
 /// The logits that plain decoding draws token `index` from.
 fn plain_logits(
-    start: &impl Fn(Mode, Option<usize>, Witness) -> Result<Engine>,
+    start: impl Fn() -> Result<Engine>,
     prompt: &[u32],
     index: usize,
     sampling: &Sampling,
 ) -> Result<Vec<f32>> {
-    let mut engine = start(Mode::Off, None, Witness::Logits)?;
+    let mut engine = start()?;
     let (mut at, mut found) = (0, Vec::new());
-    run(&mut engine, prompt, index + 1, sampling, |event| {
+    run(&mut engine, prompt, index + 1, sampling, None, |event| {
         if at == index {
             found = event.logits.clone().unwrap_or_default();
         }
@@ -196,8 +228,14 @@ fn regret(logits: &[f32], right: u32, other: u32) -> f32 {
     logit(right) - logit(other)
 }
 
-fn report(as_json: bool, cells: &[Cell], prompts: usize, target: &str, draft: &str) -> Result<ExitCode> {
-    let good = |c: &Cell| c.identical == prompts && c.stats.accepted > 0;
+fn report(
+    as_json: bool,
+    cells: &[Cell],
+    prompts: usize,
+    target: &str,
+    draft: Option<&str>,
+) -> Result<ExitCode> {
+    let good = |c: &Cell| c.identical == prompts && c.is_tried();
     let all_good = cells.iter().all(good);
     let mut output = Output::new();
     if as_json {
@@ -206,7 +244,7 @@ fn report(as_json: bool, cells: &[Cell], prompts: usize, target: &str, draft: &s
         output.write(&format!("{object}\n"))?;
     } else {
         output.write(&format!(
-            "{:<9} {:<9} {:<10} {:<13} accepted at depth 1, 2, 3 ...\n",
+            "{:<14} {:<9} {:<10} {:<13} accepted at depth 1, 2, 3 ...\n",
             "mode", "sampling", "identical", "tokens/round"
         ))?;
         for c in cells {
@@ -215,7 +253,7 @@ fn report(as_json: bool, cells: &[Cell], prompts: usize, target: &str, draft: &s
         let verdict = if all_good {
             "exact: every token and every bit of every logit is that of plain decoding"
         } else if cells.iter().all(|c| c.identical == prompts) {
-            "not shown to be exact: a mode accepted nothing, so it was not put to the test"
+            "not shown to be exact: a mode did not accept what it should have, or nothing, so it was not put to the test"
         } else {
             "NOT exact"
         };
@@ -224,22 +262,22 @@ fn report(as_json: bool, cells: &[Cell], prompts: usize, target: &str, draft: &s
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn name(c: &Cell) -> String {
-    c.budget.map_or_else(|| mode_name(c.mode).into(), |n| format!("{} {n}", mode_name(c.mode)))
-}
-
 fn line(c: &Cell, prompts: usize) -> String {
     let sampling = if c.temperature > 0.0 { format!("T = {}", c.temperature) } else { "greedy".into() };
     let identical = format!("{} of {prompts}", c.identical);
-    let depths: Vec<String> = shares(c).map(|s| format!("{:.0}%", 100.0 * s)).take(8).collect();
+    let depths = match c.driven() {
+        Some(n) => {
+            format!("0 to {MAX_DRAFT_DEPTH}, at each of {GRID} alignments: {n} of {}", Curriculum::ALL)
+        }
+        None => shares(c).map(|s| format!("{:.0}%", 100.0 * s)).take(8).collect::<Vec<_>>().join(" "),
+    };
     let parted = c.parted.map_or_else(String::new, |(prompt, token, regret)| {
         format!("   first differs in prompt {prompt} at token {token}, regret {regret:.4} nats")
     });
     format!(
-        "{:<9} {sampling:<9} {identical:<10} {:<13.2} {}{parted}\n",
-        name(c),
+        "{:<14} {sampling:<9} {identical:<10} {:<13.2} {depths}{parted}\n",
+        c.trial.name(),
         c.stats.tokens_per_round(),
-        depths.join(" ")
     )
 }
 
@@ -250,8 +288,9 @@ fn shares(c: &Cell) -> impl Iterator<Item = f64> {
 
 fn cell_json(c: &Cell, prompts: usize) -> Value {
     json!({
-        "mode": mode_name(c.mode),
-        "budget": c.budget,
+        "guesser": if c.trial.guesser == Guesser::Script { "script" } else { "draft" },
+        "mode": mode_name(c.trial.mode),
+        "budget": c.trial.budget,
         "temperature": c.temperature,
         "identical": c.identical,
         "prompts": prompts,
@@ -260,6 +299,7 @@ fn cell_json(c: &Cell, prompts: usize) -> Value {
         "accepted": c.stats.accepted,
         "tokens_per_round": c.stats.tokens_per_round(),
         "acceptance_by_depth": shares(c).collect::<Vec<f64>>(),
+        "lengths_at_alignments": c.driven().map(|n| json!({ "driven": n, "of": Curriculum::ALL })),
         "first_difference": c.parted.map(|(p, t, r)| json!({ "prompt": p, "token": t, "regret_nats": r })),
     })
 }

@@ -174,6 +174,12 @@ impl Policy {
         self.beginning(self.standing())
     }
 
+    /// Whether what went well or badly under one says something of the other.
+    pub fn is_of_same_pair(&self, other: &Self) -> bool {
+        let pair = |p: &Self| (p.mode, p.has_forward, p.is_unaided);
+        pair(self) == pair(other)
+    }
+
     /// How much it has saved up, or lost, in plain steps: who is to draft where not all can.
     pub fn credit(&self) -> f64 {
         self.foreseen

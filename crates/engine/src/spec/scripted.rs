@@ -1,5 +1,9 @@
-//! A drafter for tests: it knows the plain text and is wrong exactly where it is told to be, so that a test can drive
-//! every accepted length at every alignment.
+//! A drafter for tests and `overdraft check`: it knows the plain text and is wrong exactly where it is told to be, so that every
+//! accepted length can be driven at every alignment.
+
+use std::collections::HashSet;
+
+use overdraft_plan::{GRID, MAX_DRAFT_DEPTH};
 
 use super::accept::Verdict;
 use super::budget::{Forecast, Growth};
@@ -22,6 +26,54 @@ impl ScriptedRound {
     /// Drafts that must be accepted, with at least `length` tokens of text left.
     pub fn accepts(&self) -> usize {
         self.spoil_at.map_or(self.length, |depth| self.length.min(depth.saturating_sub(1)))
+    }
+}
+
+/// Accepted lengths at alignments of the root to the grid on which kept rows are folded, over as many texts as it takes.
+#[derive(Clone, Debug)]
+pub struct Curriculum {
+    left: HashSet<(usize, usize)>,
+}
+
+impl Default for Curriculum {
+    fn default() -> Self {
+        let lengths = |alignment| (0..=MAX_DRAFT_DEPTH).map(move |length| (alignment, length));
+        Self { left: (0..GRID).flat_map(lengths).collect() }
+    }
+}
+
+impl Curriculum {
+    /// Pairs of an alignment and a length.
+    pub const ALL: usize = GRID * (MAX_DRAFT_DEPTH + 1);
+
+    /// How many are left to be driven.
+    pub fn left(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Rounds that write `tokens` behind the root at `first_root`, right to the end or wrong at the depth after; every other one
+    /// `with_decoys`. What is left is driven as soon as it can be, and counts as done.
+    pub fn rounds(&mut self, first_root: usize, tokens: usize, with_decoys: bool) -> Vec<ScriptedRound> {
+        let (mut root, mut rounds) = (first_root, Vec::new());
+        let end = first_root + tokens;
+        while root < end {
+            let most = MAX_DRAFT_DEPTH.min(end - root - 1);
+            // Long and short by turns: a short text has some of each.
+            let nth = rounds.len();
+            let aim = 7 * nth % (MAX_DRAFT_DEPTH + 1);
+            let wanted =
+                (0..=most).filter(|n| self.left.contains(&(root % GRID, *n))).min_by_key(|n| n.abs_diff(aim));
+            let accept = wanted.unwrap_or(if self.left.is_empty() { most } else { 0 });
+            self.left.remove(&(root % GRID, accept));
+            let is_spoiled = nth % 3 == 1 && accept < MAX_DRAFT_DEPTH;
+            rounds.push(ScriptedRound {
+                length: if is_spoiled { MAX_DRAFT_DEPTH } else { accept },
+                spoil_at: is_spoiled.then_some(accept + 1),
+                decoys: if with_decoys { nth % 2 } else { 0 },
+            });
+            root += accept + 1;
+        }
+        rounds
     }
 }
 
@@ -169,6 +221,24 @@ mod tests {
                 assert_eq!(*accepted, round.accepts(), "round {i}, {round:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_curriculum_drives_every_length_at_every_alignment_over_several_texts() {
+        let (mut all, mut seen) = (Curriculum::default(), HashSet::new());
+        let mut texts = 0;
+        while all.left() > 0 {
+            let first_root = 37 + 5 * texts;
+            let mut root = first_root;
+            for round in all.rounds(first_root, 255, texts % 2 == 0) {
+                seen.insert((root % GRID, round.accepts()));
+                root += round.accepts() + 1;
+            }
+            assert_eq!(root, first_root + 255, "a text's rounds write all of it");
+            texts += 1;
+        }
+        assert_eq!(seen.len(), Curriculum::ALL);
+        assert!(texts < 16, "{texts} texts of 255 tokens, where 10 hold as many as are accepted");
     }
 
     #[test]
