@@ -1,6 +1,7 @@
 //! What computes: from the flag to a backend. CUDA is looked for at run time; without a driver the CPU takes over.
 
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard};
 
 use overdraft_cpu::Cpu;
 use overdraft_engine::available_memory;
@@ -45,18 +46,34 @@ pub(crate) enum Device {
     Cuda(usize),
 }
 
+fn left_alone() -> MutexGuard<'static, Option<String>> {
+    static WHY: Mutex<Option<String>> = Mutex::new(None);
+    WHY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 impl Device {
     /// A device that is not there is refused before anything is read.
     pub(crate) fn resolve(arg: DeviceArg) -> Result<Self> {
         Ok(match arg {
-            DeviceArg::Auto if cuda::is_usable() => Device::Cuda(0),
-            DeviceArg::Auto | DeviceArg::Cpu => Device::Cpu,
+            DeviceArg::Auto => match cuda::usable() {
+                Ok(()) => Device::Cuda(0),
+                Err(why) => {
+                    *left_alone() = why;
+                    Device::Cpu
+                }
+            },
+            DeviceArg::Cpu => Device::Cpu,
             DeviceArg::CpuReference => Device::CpuReference,
             DeviceArg::Cuda(n) => {
                 cuda::check(n)?;
                 Device::Cuda(n)
             }
         })
+    }
+
+    /// Why `auto` computes on the CPU beside a card, to be said once.
+    pub(crate) fn note() -> Option<String> {
+        left_alone().take().map(|why| format!("computing on the CPU, as the card cannot be used: {why}"))
     }
 
     pub(crate) fn name(self) -> String {
@@ -80,20 +97,23 @@ impl Device {
 #[cfg(feature = "cuda")]
 mod cuda {
     use super::*;
-    use overdraft_cuda::{Cuda, Device, kernels_are_available, n_devices};
+    use overdraft_cuda::{Cuda, CudaError, Device};
 
-    /// Whether `auto` may count on it.
-    pub(super) fn is_usable() -> bool {
-        n_devices() > 0 && kernels_are_available()
+    /// Whether `auto` may count on it; if not, what is to be said of a card that is there.
+    pub(super) fn usable() -> std::result::Result<(), Option<String>> {
+        Device::check(0).map_err(|e| match e {
+            CudaError::NoDriver | CudaError::NoDevice { .. } => None,
+            e => Some(e.to_string()),
+        })
     }
 
-    fn refusal(ordinal: usize, e: overdraft_cuda::CudaError) -> Failure {
+    fn refusal(ordinal: usize, e: CudaError) -> Failure {
         Failure::input(format!("--device cuda:{ordinal}: {e}"))
             .hint("use --device cpu, or leave the flag out")
     }
 
     pub(super) fn check(ordinal: usize) -> Result<()> {
-        Device::open(ordinal).map(|_| ()).map_err(|e| refusal(ordinal, e))
+        Device::check(ordinal).map_err(|e| refusal(ordinal, e))
     }
 
     pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
@@ -108,8 +128,8 @@ mod cuda {
 mod cuda {
     use super::*;
 
-    pub(super) fn is_usable() -> bool {
-        false
+    pub(super) fn usable() -> std::result::Result<(), Option<String>> {
+        Err(None)
     }
 
     pub(super) fn check(ordinal: usize) -> Result<()> {

@@ -16,7 +16,7 @@ mod watch;
 mod weights;
 
 pub use backend::Cuda;
-pub use driver::{CudaError, Device, Pretence, driver_is_present, kernels_are_available, n_devices};
+pub use driver::{CudaError, Device, Pretence};
 
 /// For the tools that compile kernels where there is no device.
 pub mod build {

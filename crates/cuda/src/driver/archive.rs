@@ -10,10 +10,6 @@ static EMBEDDED: &[u8] =
 #[cfg(not(feature = "cubins"))]
 static EMBEDDED: &[u8] = &[];
 
-pub(crate) fn is_embedded() -> bool {
-    !EMBEDDED.is_empty()
-}
-
 pub(crate) fn find(module: &str, arch: &str, hash: u128) -> Option<&'static [u8]> {
     find_in(EMBEDDED, module, arch, hash)
 }

@@ -8,7 +8,7 @@ use cudarc::nvrtc::sys::{self, nvrtcResult};
 use super::error::{CudaError, Result};
 use crate::kernels::{HEADERS, source};
 
-/// What a release embeds, and what `check-kernels` compiles unless told otherwise.
+/// What a release embeds, and what `build-kernels` compiles unless told otherwise.
 pub const RELEASE_ARCHES: [&str; 6] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"];
 
 /// The target for a device: Hopper's and Blackwell's own instructions need the `a`.
@@ -17,6 +17,17 @@ pub(crate) fn arch_for(sm: u32) -> String {
         90 | 100 => format!("sm_{sm}a"),
         _ => format!("sm_{sm}"),
     }
+}
+
+/// Targets whose machine code a device runs, its own first: that of older cards of the same generation, but for what is one card's
+/// own (`a`).
+pub(crate) fn arches_for(sm: u32) -> Vec<String> {
+    let older = |arch: &&&str| {
+        let other = arch.strip_prefix("sm_").and_then(|n| n.parse::<u32>().ok());
+        other.is_some_and(|other| other / 10 == sm / 10 && other < sm)
+    };
+    let older = RELEASE_ARCHES.iter().rev().filter(older).map(|arch| arch.to_string());
+    std::iter::once(arch_for(sm)).chain(older).collect()
 }
 
 pub fn nvrtc_is_present() -> bool {
@@ -119,5 +130,28 @@ unsafe fn text_of(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
         let mut text = vec![0u8; len];
         let got = sys::nvrtcGetPTX(program, text.as_mut_ptr().cast());
         (got == nvrtcResult::NVRTC_SUCCESS && len > 0).then_some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_runs_what_was_made_for_older_ones_of_its_generation() {
+        for (sm, arches) in [
+            (80, &["sm_80"][..]),
+            (86, &["sm_86", "sm_80"]),
+            (87, &["sm_87", "sm_86", "sm_80"]),
+            (89, &["sm_89", "sm_86", "sm_80"]),
+            (90, &["sm_90a"]),
+            (100, &["sm_100a"]),
+            // `sm_100a` is 10.0's own.
+            (103, &["sm_103"]),
+            (120, &["sm_120"]),
+            (121, &["sm_121", "sm_120"]),
+        ] {
+            assert_eq!(arches_for(sm), arches, "{sm}");
+        }
     }
 }

@@ -9,6 +9,8 @@ use overdraft_plan::BackendError;
 pub enum CudaError {
     #[error("there is no CUDA driver on this machine (libcuda was not found)")]
     NoDriver,
+    #[error("the CUDA driver does not start: {0}")]
+    DriverFails(String),
     #[error("there is no CUDA device {asked}: the driver knows {known}")]
     NoDevice { asked: usize, known: usize },
     #[error("{device} has compute capability {major}.{minor}; 8.0 or newer is needed")]

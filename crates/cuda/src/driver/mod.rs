@@ -47,29 +47,68 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// Whether a driver is installed and answers. Never touches a device.
-pub fn driver_is_present() -> bool {
-    static PRESENT: OnceLock<bool> = OnceLock::new();
-    *PRESENT.get_or_init(|| {
-        // SAFETY: loads the library and looks for nothing in it; once it is there, cuInit may be called.
-        unsafe { sys::is_culib_present() && check("cuInit", sys::cuInit(0)).is_ok() }
-    })
-}
-
-/// Devices the driver knows; 0 without a driver.
-pub fn n_devices() -> usize {
-    if !driver_is_present() {
-        return 0;
+/// How many devices the driver knows, which is started with the first call. Never touches a device.
+fn n_devices() -> Result<usize> {
+    // Errors are not for keeping twice: why it failed, if the library is there at all.
+    static STARTED: OnceLock<std::result::Result<(), Option<String>>> = OnceLock::new();
+    let started = STARTED.get_or_init(|| {
+        // SAFETY: loads the library and looks for nothing in it.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(None);
+        }
+        // SAFETY: the library is there.
+        match unsafe { sys::cuInit(0) } {
+            // The driver of a machine whose cards are elsewhere, as in a container.
+            sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(()),
+            result => check("cuInit", result).map_err(|e| Some(e.to_string())),
+        }
+    });
+    match started {
+        Err(None) => return Err(CudaError::NoDriver),
+        Err(Some(why)) => return Err(CudaError::DriverFails(why.clone())),
+        Ok(()) => {}
     }
     let mut n = 0;
-    // SAFETY: the driver is present and initialised; `n` receives the count.
+    // SAFETY: the driver is there, and refuses where it was not started; `n` receives the count.
     let counted = check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut n) });
-    if counted.is_ok() { n.max(0) as usize } else { 0 }
+    Ok(if counted.is_ok() { n.max(0) as usize } else { 0 })
 }
 
-/// Whether kernels can be had: embedded, or compiled on the spot.
-pub fn kernels_are_available() -> bool {
-    archive::is_embedded() || compile::nvrtc_is_present()
+/// What is known of a device without touching it.
+struct Probed {
+    device: sys::CUdevice,
+    name: String,
+    sm: u32,
+}
+
+/// The device, if this backend runs on it.
+fn probe(ordinal: usize) -> Result<Probed> {
+    let known = n_devices()?;
+    if ordinal >= known {
+        return Err(CudaError::NoDevice { asked: ordinal, known });
+    }
+    let mut device = 0;
+    let mut name = [0; 128];
+    // SAFETY: the ordinal is in range; the out parameters live until the calls return and `name` has the given length.
+    unsafe {
+        check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal as i32))?;
+        check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device))?;
+    }
+    // SAFETY: the driver ended the name with a zero, or the last byte, which it was not given, is one.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    if major < 8 {
+        return Err(CudaError::TooOld { device: name, major, minor });
+    }
+    Ok(Probed { device, name, sm: (major * 10 + minor) as u32 })
+}
+
+fn attribute(device: sys::CUdevice, which: Attribute) -> Result<i32> {
+    let mut value = 0;
+    // SAFETY: `device` is a device of the driver's.
+    check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) })?;
+    Ok(value)
 }
 
 /// What a device does otherwise than it would, for checks. What kernels compute is theirs; how fast is not.
@@ -98,53 +137,33 @@ impl Pretence {
 }
 
 impl Device {
+    /// Whether the device can be opened, or why not: without a context, which takes a while to make.
+    pub fn check(ordinal: usize) -> Result<()> {
+        let probed = probe(ordinal)?;
+        modules::Modules::new(compile::arches_for(probed.sm)).map(|_| ())
+    }
+
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         Self::open_as(ordinal, Pretence::default())
     }
 
     pub fn open_as(ordinal: usize, pretence: Pretence) -> Result<Arc<Self>> {
-        if !driver_is_present() {
-            return Err(CudaError::NoDriver);
-        }
-        let known = n_devices();
-        if ordinal >= known {
-            return Err(CudaError::NoDevice { asked: ordinal, known });
-        }
-        let mut device = 0;
-        let mut name = [0; 128];
-        let mut context = std::ptr::null_mut();
-        // SAFETY: the ordinal is in range; the out parameters live until the calls return and `name` has the given length.
-        unsafe {
-            check("cuDeviceGet", sys::cuDeviceGet(&mut device, ordinal as i32))?;
-            check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32 - 1, device))?;
-        }
-        // SAFETY: the driver ended the name with a zero, or the last byte, which it was not given, is one.
-        let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-        let attribute = |which: Attribute| -> Result<i32> {
-            let mut value = 0;
-            // SAFETY: `device` is a device of the driver's.
-            check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) })?;
-            Ok(value)
-        };
-        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let Probed { device, name, sm: own } = probe(ordinal)?;
+        let attribute = |which| attribute(device, which);
         let n_multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
         let max_shared_bytes =
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as usize;
         let max_window_bytes =
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?.max(0);
-        if major < 8 {
-            return Err(CudaError::TooOld { device: name, major, minor });
-        }
-        // SAFETY: as above; released in `drop`.
-        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        let own = (major * 10 + minor) as u32;
         let sm = pretence.sm.unwrap_or(own);
         // Code for another card goes through the driver's own compiler.
-        let arch = if sm == own { compile::arch_for(sm) } else { format!("compute_{sm}") };
+        let arches = if sm == own { compile::arches_for(sm) } else { vec![format!("compute_{sm}")] };
+        let modules = modules::Modules::new(arches)?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: `device` is a device of the driver's; released in `drop`.
+        check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
         let n_multiprocessors = pretence.multiprocessors.unwrap_or(usize::MAX).clamp(1, n_multiprocessors);
         let max_shared_bytes = pretence.max_shared_bytes().unwrap_or(usize::MAX).min(max_shared_bytes);
-        let modules = modules::Modules::new(arch);
         Ok(Arc::new(Self {
             device,
             context,

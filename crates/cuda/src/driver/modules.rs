@@ -70,7 +70,8 @@ impl Kernel {
 }
 
 pub(super) struct Modules {
-    arch: String,
+    /// Whose code the device runs, its own first.
+    arches: Vec<String>,
     cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
@@ -87,10 +88,15 @@ struct ModuleHandle(sys::CUmodule);
 unsafe impl Send for ModuleHandle {}
 
 impl Modules {
-    pub(super) fn new(arch: String) -> Self {
+    /// Refuses where there would be no kernels.
+    pub(super) fn new(arches: Vec<String>) -> Result<Self> {
+        // Whoever embeds one embeds all.
+        if !nvrtc_is_present() && embedded("norm", &arches).is_none() {
+            return Err(CudaError::NoCompiler { arch: arches[0].clone() });
+        }
         let cache = DiskCache::of_user();
         cache.remove_unused(SystemTime::now());
-        Self { arch, cache, loaded: Mutex::default() }
+        Ok(Self { arches, cache, loaded: Mutex::default() })
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
@@ -119,21 +125,18 @@ impl Modules {
     }
 
     fn load(&self, module: &'static str) -> Result<sys::CUmodule> {
-        let hash = source_hash(module);
-        if let Some(cubin) = archive::find(module, &self.arch, hash) {
+        if let Some(cubin) = embedded(module, &self.arches) {
             return load_cubin(cubin);
         }
-        let kept_as = disk_cache::name(module, &self.arch, hash);
+        let arch = &self.arches[0];
+        let kept_as = disk_cache::name(module, arch, source_hash(module));
         if let Some(cubin) = self.cache.read(&kept_as, SystemTime::now())
             // A damaged file is compiled again.
             && let Ok(handle) = load_cubin(&cubin)
         {
             return Ok(handle);
         }
-        if !nvrtc_is_present() {
-            return Err(CudaError::NoCompiler { arch: self.arch.clone() });
-        }
-        let cubin = compile(module, &self.arch)?;
+        let cubin = compile(module, arch)?;
         self.cache.write(&kept_as, &cubin);
         load_cubin(&cubin)
     }
@@ -146,6 +149,12 @@ impl Modules {
             unsafe { sys::cuModuleUnload(handle.0) };
         }
     }
+}
+
+/// The first there is.
+fn embedded(module: &str, arches: &[String]) -> Option<&'static [u8]> {
+    let hash = source_hash(module);
+    arches.iter().find_map(|arch| archive::find(module, arch, hash))
 }
 
 fn load_cubin(cubin: &[u8]) -> Result<sys::CUmodule> {
