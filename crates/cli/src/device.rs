@@ -97,7 +97,10 @@ impl Device {
 #[cfg(feature = "cuda")]
 mod cuda {
     use super::*;
-    use overdraft_cuda::{Cuda, CudaError, Device};
+    use std::sync::Once;
+    use std::time::Duration;
+
+    use overdraft_cuda::{Cuda, CudaError, Device, when_stuck};
 
     /// Whether `auto` may count on it; if not, what is to be said of a card that is there.
     pub(super) fn usable() -> std::result::Result<(), Option<String>> {
@@ -116,7 +119,24 @@ mod cuda {
         Device::check(ordinal).map_err(|e| refusal(ordinal, e))
     }
 
+    /// No step takes so long on any card that runs these kernels.
+    const STUCK: Duration = Duration::from_secs(120);
+
+    /// A kernel that never ends leaves nothing to go on with.
+    fn give_up() {
+        let failure = Failure::internal(format!("the device has not answered for {} s", STUCK.as_secs()))
+            .hint("the process ends, which frees the device; please report how this came about");
+        crate::screen::error(&failure.message, failure.hint.as_deref());
+        // The driver may wait for the device at the process's end, too.
+        std::thread::spawn(move || std::process::exit(failure.code.into()));
+        std::thread::sleep(Duration::from_secs(5));
+        std::process::abort();
+    }
+
     pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+        static WATCHED: Once = Once::new();
+        // Without a thread for it nobody watches, as before.
+        WATCHED.call_once(|| drop(when_stuck(STUCK, give_up)));
         let failed = |e| refusal(ordinal, e);
         let device = Device::open(ordinal).map_err(failed)?;
         let (free, _) = device.memory().map_err(failed)?;

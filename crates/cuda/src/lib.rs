@@ -16,7 +16,7 @@ mod watch;
 mod weights;
 
 pub use backend::Cuda;
-pub use driver::{CudaError, Device, Pretence};
+pub use driver::{CudaError, Device, Pretence, when_stuck};
 
 /// For the tools that compile kernels where there is no device.
 pub mod build {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 
-use super::{Device, Result, check};
+use super::{Device, Result, Waiting, check};
 
 pub(crate) struct Event {
     device: Arc<Device>,
@@ -39,6 +39,7 @@ impl Event {
 
     /// Until it is reached.
     pub(crate) fn wait(&self) -> Result<()> {
+        let _waiting = Waiting::begin();
         // SAFETY: a live event.
         check("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.event) })
     }

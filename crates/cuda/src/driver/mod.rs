@@ -8,6 +8,7 @@ mod error;
 mod event;
 mod memory;
 mod modules;
+mod patience;
 mod queue;
 
 use std::ffi::CStr;
@@ -20,6 +21,8 @@ pub(crate) use error::{Result, check};
 pub(crate) use event::Event;
 pub(crate) use memory::{DeviceBuffer, PinnedBuffer, device_bytes};
 pub(crate) use modules::Kernel;
+pub(crate) use patience::Waiting;
+pub use patience::when_stuck;
 pub(crate) use queue::{Graph, KernelParams, Queue, Range};
 
 /// A device with its primary context and the kernels loaded so far. One per device and process is enough.

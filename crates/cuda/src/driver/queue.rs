@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUlaunchAttributeID_enum as AttributeId};
 
-use super::{Device, DeviceBuffer, Event, Kernel, PinnedBuffer, Result, check};
+use super::{Device, DeviceBuffer, Event, Kernel, PinnedBuffer, Result, Waiting, check};
 
 /// The one by-value argument of a kernel: a `repr(C)` struct laid out as the kernel's own.
 ///
@@ -213,6 +213,7 @@ impl Queue {
 
     /// Until everything asked for so far is done. Also where errors of kernels come to light.
     pub(crate) fn wait(&self) -> Result<()> {
+        let _waiting = Waiting::begin();
         // SAFETY: the stream lives as long as `self`.
         check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
