@@ -125,7 +125,7 @@ struct Groups : BASE {
     // What a group's four warps have stored is there for all of them.
     static __device__ __forceinline__ void meet(u32 group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
     // A group without pairs meets as often as others do in a page: racecheck compares warps by how many barriers they have come to, and where these
-    // differ takes what a later barrier of both parts for a race (it does so in a kernel of 20 lines).
+    // differ reports accesses that a later barrier of both keeps apart (docs/cuda.md has a kernel of 20 lines that shows it).
     static __device__ __forceinline__ void idle_page(u32 group) { meet(group), meet(group); }
     // By every lane, of what it read itself (see prompt_sums.cuh).
     __device__ __forceinline__ void leave(u32 barrier) const { barrier_arrive(barrier); }
