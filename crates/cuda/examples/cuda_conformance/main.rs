@@ -3,6 +3,7 @@
 //!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
 //!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
 //!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
+//!   cuda_conformance scripts                         every family, drafted for by a script: bits as without
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
@@ -22,6 +23,9 @@ mod fixtures;
 mod ops;
 mod options;
 mod rounds;
+#[path = "../../../engine/tests/common/script.rs"]
+mod script;
+mod scripts;
 mod steps;
 
 use std::process::ExitCode;
@@ -67,8 +71,9 @@ fn run(pretence: Pretence, args: &[String]) -> Result<bool, String> {
             ops::run(&device, few.as_ref(), &args[1..])
         }
         Some("fixtures") => Ok(fixtures::run(&device)),
+        Some("scripts") => Ok(scripts::run(&device)),
         Some("rounds") => Ok(rounds::run(&device, &args[1..])),
         Some("steps") => steps::run(&device, &args[1..]),
-        _ => Err("one of: ops, fixtures, rounds, steps".into()),
+        _ => Err("one of: ops, fixtures, scripts, rounds, steps".into()),
     }
 }

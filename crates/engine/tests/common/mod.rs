@@ -3,6 +3,7 @@
 
 #[path = "../../../models/tests/common/families.rs"]
 mod families;
+pub(crate) mod script;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
