@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Serve(Box<ServeArgs>),
     /// Show what a model file holds and what it needs
     Inspect(InspectArgs),
-    /// Show that speculation changes nothing: every token and bit, with and without a draft
+    /// Show that speculation changes nothing: every token and bit, by a draft and by guesses that know the text
     Check(Box<CheckArgs>),
     /// Measure speed: decoding, prompts, rounds, single ops, this machine, and against llama.cpp
     #[command(subcommand)]
@@ -106,7 +106,7 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exits with 0 only if every text is the same and every mode accepted something, so was put to the test."
+    after_help = "Guesses come from the draft, then from a script that knows the text and errs on purpose: it drives every accepted length at every alignment, and needs no draft.\nExits with 0 only if every text is the same and every mode accepted something, so was put to the test."
 )]
 pub(crate) struct CheckArgs {
     /// Prompts to run: humaneval, gsm8k, or a file with a JSON object with `prompt`, or plain text, on each line

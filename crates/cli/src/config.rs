@@ -12,6 +12,7 @@ use crate::args::{ComputeArgs, DraftArgs, DraftModeArg, KvArg, ModelArgs, PairAr
 use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::model::Model;
+use crate::screen::Screen;
 
 /// A context that suits a laptop; more is there for the asking.
 const LONGEST_DEFAULT: usize = 32_768;
@@ -50,13 +51,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn resolve(args: &ModelArgs, trained_context: usize) -> Result<Self> {
-        Ok(Self::of_pair(&args.pair, trained_context)?.drafting(&args.drafting))
+    pub(crate) fn resolve(args: &ModelArgs, trained_context: usize, screen: &Screen) -> Result<Self> {
+        Ok(Self::of_pair(&args.pair, trained_context, screen)?.drafting(&args.drafting))
     }
 
     /// The machine for a pair, drafting as it pays by what this run learns.
-    pub(crate) fn of_pair(args: &PairArgs, trained_context: usize) -> Result<Self> {
-        let (device, threads) = computing(&args.computing)?;
+    pub(crate) fn of_pair(args: &PairArgs, trained_context: usize, screen: &Screen) -> Result<Self> {
+        let (device, threads) = computing(&args.computing, screen)?;
         Ok(Self {
             context: default_context(args.memory.ctx, trained_context),
             context_is_asked: args.memory.ctx.is_some(),
@@ -85,8 +86,8 @@ impl Machine {
 }
 
 /// The device and its threads.
-pub(crate) fn computing(args: &ComputeArgs) -> Result<(Device, usize)> {
-    let device = Device::resolve(args.device)?;
+pub(crate) fn computing(args: &ComputeArgs, screen: &Screen) -> Result<(Device, usize)> {
+    let device = Device::resolve(args.device, screen)?;
     let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
     let threads = match (device, args.threads) {
         (Device::Cpu | Device::Cuda(_), asked) => asked.map_or_else(cores, usize::from),

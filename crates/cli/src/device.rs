@@ -1,13 +1,13 @@
 //! What computes: from the flag to a backend. CUDA is looked for at run time; without a driver the CPU takes over.
 
 use std::str::FromStr;
-use std::sync::{Mutex, MutexGuard};
 
 use overdraft_cpu::Cpu;
 use overdraft_engine::available_memory;
 use overdraft_plan::Backend;
 
 use crate::failure::{Failure, Result};
+use crate::screen::Screen;
 
 /// `--device` as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,19 +46,16 @@ pub(crate) enum Device {
     Cuda(usize),
 }
 
-fn left_alone() -> MutexGuard<'static, Option<String>> {
-    static WHY: Mutex<Option<String>> = Mutex::new(None);
-    WHY.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 impl Device {
     /// A device that is not there is refused before anything is read.
-    pub(crate) fn resolve(arg: DeviceArg) -> Result<Self> {
+    pub(crate) fn resolve(arg: DeviceArg, screen: &Screen) -> Result<Self> {
         Ok(match arg {
             DeviceArg::Auto => match cuda::usable() {
                 Ok(()) => Device::Cuda(0),
                 Err(why) => {
-                    *left_alone() = why;
+                    if let Some(why) = why {
+                        screen.note(&format!("computing on the CPU, as the card cannot be used: {why}"));
+                    }
                     Device::Cpu
                 }
             },
@@ -69,11 +66,6 @@ impl Device {
                 Device::Cuda(n)
             }
         })
-    }
-
-    /// Why `auto` computes on the CPU beside a card, to be said once.
-    pub(crate) fn note() -> Option<String> {
-        left_alone().take().map(|why| format!("computing on the CPU, as the card cannot be used: {why}"))
     }
 
     pub(crate) fn name(self) -> String {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use overdraft_models::draft::{DraftSettings, check_fit};
 use overdraft_models::{Checkpoint, Hyper, Kind};
 
-use crate::args::{DraftModeArg, ModelArgs, PairArgs};
+use crate::args::{DraftArgs, DraftModeArg, ModelArgs, PairArgs};
 use crate::demo;
 use crate::failure::Result;
 use crate::model::Model;
@@ -13,10 +13,15 @@ use crate::screen::Screen;
 
 /// The draft to use, if any. One that was named must fit; one that is only found is left alone if it does not.
 pub(crate) fn choose(args: &ModelArgs, model: &Model, screen: &Screen) -> Result<Option<Checkpoint>> {
-    if args.drafting.draft_mode == DraftModeArg::Off || args.drafting.budget == Some(0) {
+    if is_off(&args.drafting) {
         return Ok(None);
     }
     find(&args.pair, model, screen)
+}
+
+/// Whether the user wants none.
+pub(crate) fn is_off(args: &DraftArgs) -> bool {
+    args.draft_mode == DraftModeArg::Off || args.budget == Some(0)
 }
 
 /// The draft of a pair, if it has one.

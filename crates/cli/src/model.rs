@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use crate::config::Machine;
 use crate::cost_cache::CostCache;
 use crate::demo;
-use crate::device::Device;
 use crate::failure::{Failure, Result};
 use crate::inspect::{count_parameters, short_count};
 use crate::progress::Progress;
@@ -63,9 +62,6 @@ impl Model {
         draft: Option<&Checkpoint>,
         screen: &Screen,
     ) -> Result<Engine> {
-        if let Some(note) = Device::note() {
-            screen.note(&note);
-        }
         // Asked before loading: what loading copies is counted as weights already.
         let (backend, memory) = machine.device.open(machine.threads)?;
         self.check_weights(memory)?;

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
     let model = Model::open(args.model.pair.model.as_deref())?;
-    let machine = Machine::resolve(&args.model, model.hyper.context)?;
+    let machine = Machine::resolve(&args.model, model.hyper.context, &screen)?;
     let is_chat = args.conversation.wants_chat();
     let answering = Answering::resolve(&args.sampling, &model, is_chat)?;
     let prompt = input::prompt(args, model.is_demo)?;

@@ -3,8 +3,9 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// As much of a driver as is asked before a card is used. `FAKE_INIT` is what it says when it is started.
 const DRIVER: &str = r#"
@@ -64,18 +65,13 @@ fn a_card_that_cannot_be_used_leaves_the_cpu_to_auto_and_is_named() {
     let driver = driver();
     let run = |device: &str, init: &str| {
         let args = ["run", "def f(", "--max-tokens", "2", "--device", device, "--draft-mode", "off"];
-        let child = Command::new(env!("CARGO_BIN_EXE_overdraft"))
-            .args(args)
-            .env("XDG_CACHE_HOME", common::caches())
-            .env("LD_LIBRARY_PATH", &driver)
-            .env("FAKE_INIT", init)
-            .current_dir(common::root())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        common::finish(&args, child, b"")
+        let caches = common::caches();
+        let environment = [
+            ("XDG_CACHE_HOME", caches.as_os_str()),
+            ("LD_LIBRARY_PATH", driver.as_os_str()),
+            ("FAKE_INIT", OsStr::new(init)),
+        ];
+        common::finish(&args, common::start_in(&args, &environment), b"")
     };
     let old = "An old card has compute capability 7.5; 8.0 or newer is needed";
     let broken = "the CUDA driver does not start: cuInit failed: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH";

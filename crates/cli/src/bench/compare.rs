@@ -57,7 +57,7 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let pair = Pair::open(&args.pair, &screen)?;
     let work = Work::new(&args.work, 1, &pair.model)?;
     let (written, read) = (work.max_tokens, args.prompt_tokens as usize);
-    let machine = pair.machine(&args.pair, work.context().max(read + 1).max(written + 2))?;
+    let machine = pair.machine(&args.pair, work.context().max(read + 1).max(written + 2), &screen)?;
     let file = PeerFile::of(args)?;
     let peer = Peer::find(args.peer.as_deref(), &file.path, machine.threads)?;
     let start = |mode: BenchMode| {

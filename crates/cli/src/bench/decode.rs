@@ -36,7 +36,7 @@ pub(crate) fn decode(args: &DecodeArgs, shown: Report) -> Result<ExitCode> {
     let pair = Pair::open(&args.pair, &screen)?;
     let streams = args.streams as usize;
     let work = Work::new(&args.work, streams, &pair.model)?;
-    let machine = Machine { streams, ..pair.machine(&args.pair, work.context())? };
+    let machine = Machine { streams, ..pair.machine(&args.pair, work.context(), &screen)? };
     let modes = mode::line_up(&args.modes, &args.rows, pair.draft.is_some());
     let mut runs: Vec<ModeRun> = Vec::new();
     for mode in modes {
@@ -115,8 +115,8 @@ impl Pair {
     }
 
     /// With a context just long enough, unless one was asked for: there is an engine for each mode.
-    pub(crate) fn machine(&self, args: &PairArgs, context: usize) -> Result<Machine> {
-        let mut machine = Machine::of_pair(args, self.model.hyper.context)?;
+    pub(crate) fn machine(&self, args: &PairArgs, context: usize, screen: &Screen) -> Result<Machine> {
+        let mut machine = Machine::of_pair(args, self.model.hyper.context, screen)?;
         if !machine.context_is_asked {
             (machine.context, machine.context_is_asked) = (context.max(2), true);
         }

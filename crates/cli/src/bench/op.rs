@@ -16,6 +16,7 @@ use super::{about, check_files, draw, plot, report};
 use crate::config::{computing, kv_type};
 use crate::failure::{Failure, Result};
 use crate::output::Output;
+use crate::screen::Screen;
 
 /// One line of the table.
 struct Measured {
@@ -57,7 +58,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
         Some(text) => dims(text)?,
         None => spec.dims.iter().map(|d| d.1).collect(),
     };
-    let (device, threads) = computing(&args.computing)?;
+    let (device, threads) = computing(&args.computing, &Screen::new(args.output.quiet))?;
     let types: Vec<DType> = args.types.iter().map(|t| dtype(t)).collect::<Result<_>>()?;
     let mut sizes: Vec<Size> = types
         .iter()

@@ -27,7 +27,7 @@ pub(crate) fn prefill(args: &PrefillArgs) -> Result<ExitCode> {
     let pair = Pair::open(&args.pair, &screen)?;
     let longest = args.lengths.iter().copied().max().unwrap_or(1) as usize;
     let tokens = tokens(&pair.model, longest, &screen)?;
-    let machine = pair.machine(&args.pair, longest + 1)?;
+    let machine = pair.machine(&args.pair, longest + 1, &screen)?;
     // With a draft its context is filled as the prompt is read, which has its price.
     let mut modes = vec![BenchMode::Plain];
     modes.extend(pair.draft.is_some().then_some(BenchMode::Ready));

@@ -27,7 +27,7 @@ pub(crate) fn chat(args: &ChatArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
     let model = Model::open(args.model.pair.model.as_deref())?;
-    let machine = Machine::resolve(&args.model, model.hyper.context)?;
+    let machine = Machine::resolve(&args.model, model.hyper.context, &screen)?;
     let answering = Answering::resolve(&args.sampling, &model, true)?;
     let prompt = ChatPrompt::new(&model)?;
     model.greet(&screen);

@@ -16,7 +16,7 @@ use overdraft_plan::{GRID, MAX_DRAFT_DEPTH};
 use serde_json::{Value, json};
 
 use self::trial::{Guesser, Script, TRIALS, Trial};
-use crate::args::{CheckArgs, DraftModeArg};
+use crate::args::CheckArgs;
 use crate::config::{Machine, mode_name};
 use crate::draft;
 use crate::failure::{Failure, Result};
@@ -43,7 +43,8 @@ struct Cell {
     temperature: f32,
     identical: usize,
     stats: Stats,
-    script: Script,
+    /// Where one guesses.
+    script: Option<Script>,
     /// Where the first text parts from plain decoding: prompt, token, regret in nats.
     parted: Option<(usize, usize, f32)>,
 }
@@ -52,12 +53,7 @@ impl Cell {
     /// Whether the guesser was put to the test: one that knows the text is accepted exactly as often as it means to be.
     fn is_tried(&self) -> bool {
         let accepted = self.stats.accepted;
-        accepted > 0 && (self.trial.guesser == Guesser::Draft || accepted == self.script.accepted)
-    }
-
-    /// Pairs of an alignment and an accepted length that were driven, where a script does.
-    fn driven(&self) -> Option<usize> {
-        (self.trial.guesser == Guesser::Script).then(|| self.script.driven())
+        accepted > 0 && self.script.as_ref().is_none_or(|script| accepted == script.accepted)
     }
 }
 
@@ -65,11 +61,9 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
     interrupt::listen();
     let screen = Screen::new(args.quiet);
     let model = Model::open(args.model.pair.model.as_deref())?;
-    let machine = Machine::resolve(&args.model, model.hyper.context)?;
+    let machine = Machine::resolve(&args.model, model.hyper.context, &screen)?;
     let draft = draft::choose(&args.model, &model, &screen)?;
-    if draft.is_none()
-        && (args.model.drafting.draft_mode == DraftModeArg::Off || args.model.drafting.budget == Some(0))
-    {
+    if draft::is_off(&args.model.drafting) {
         return Err(
             Failure::input("nothing to check without speculation").hint("leave --draft-mode and --budget")
         );
@@ -116,11 +110,10 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
         for (t, trial) in trials.iter().copied().enumerate() {
             progress.at(done + t + 1, total);
             let mut engine = start(Some(trial), Witness::Fingerprints)?;
-            let mut script = Script::default();
+            let mut script = (trial.guesser == Guesser::Script).then(Script::default);
             let got = run_all(&mut engine, &prompts, args.tokens, sampling, |i| {
                 let text = || want[i].0.iter().map(|t| t.0).collect();
-                let is_script = trial.guesser == Guesser::Script;
-                is_script.then(|| script.drafter(text(), prompts[i].len(), model.hyper.vocab, trial.mode))
+                Some(script.as_mut()?.drafter(text(), prompts[i].len(), model.hyper.vocab, trial.mode))
             })?;
             let mut cell = Cell {
                 trial: *trial,
@@ -265,9 +258,10 @@ fn report(
 fn line(c: &Cell, prompts: usize) -> String {
     let sampling = if c.temperature > 0.0 { format!("T = {}", c.temperature) } else { "greedy".into() };
     let identical = format!("{} of {prompts}", c.identical);
-    let depths = match c.driven() {
-        Some(n) => {
-            format!("0 to {MAX_DRAFT_DEPTH}, at each of {GRID} alignments: {n} of {}", Curriculum::ALL)
+    let depths = match &c.script {
+        Some(script) => {
+            let (driven, all) = (script.driven(), Curriculum::ALL);
+            format!("0 to {MAX_DRAFT_DEPTH}, at each of {GRID} alignments: {driven} of {all}")
         }
         None => shares(c).map(|s| format!("{:.0}%", 100.0 * s)).take(8).collect::<Vec<_>>().join(" "),
     };
@@ -288,7 +282,7 @@ fn shares(c: &Cell) -> impl Iterator<Item = f64> {
 
 fn cell_json(c: &Cell, prompts: usize) -> Value {
     json!({
-        "guesser": if c.trial.guesser == Guesser::Script { "script" } else { "draft" },
+        "guesser": if c.script.is_some() { "script" } else { "draft" },
         "mode": mode_name(c.trial.mode),
         "budget": c.trial.budget,
         "temperature": c.temperature,
@@ -299,7 +293,7 @@ fn cell_json(c: &Cell, prompts: usize) -> Value {
         "accepted": c.stats.accepted,
         "tokens_per_round": c.stats.tokens_per_round(),
         "acceptance_by_depth": shares(c).collect::<Vec<f64>>(),
-        "lengths_at_alignments": c.driven().map(|n| json!({ "driven": n, "of": Curriculum::ALL })),
+        "lengths_at_alignments": c.script.as_ref().map(|s| json!({ "driven": s.driven(), "of": Curriculum::ALL })),
         "first_difference": c.parted.map(|(p, t, r)| json!({ "prompt": p, "token": t, "regret_nats": r })),
     })
 }

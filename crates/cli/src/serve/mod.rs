@@ -126,7 +126,7 @@ struct Loaded {
 
 fn load(args: &ServeArgs, screen: &Screen) -> Result<Loaded> {
     let model = Model::open(args.model.pair.model.as_deref())?;
-    let mut machine = Machine::resolve(&args.model, model.hyper.context)?;
+    let mut machine = Machine::resolve(&args.model, model.hyper.context, screen)?;
     machine.streams = usize::from(args.load.max_streams);
     machine.kv_memory = args.load.kv_memory;
     machine.cache_memory = args.load.cache_memory;

@@ -1,6 +1,7 @@
 //! Runs the real binary from the repository's root.
 #![allow(dead_code, reason = "each test file uses its share")]
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,9 +39,14 @@ pub(crate) fn start(args: &[&str]) -> Child {
 }
 
 pub(crate) fn start_with(args: &[&str], caches: &Path) -> Child {
+    start_in(args, &[("XDG_CACHE_HOME", caches.as_os_str())])
+}
+
+/// With these in its environment.
+pub(crate) fn start_in(args: &[&str], environment: &[(&str, &OsStr)]) -> Child {
     Command::new(env!("CARGO_BIN_EXE_overdraft"))
         .args(args)
-        .env("XDG_CACHE_HOME", caches)
+        .envs(environment.iter().copied())
         .current_dir(root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -142,8 +142,7 @@ impl Pretence {
 impl Device {
     /// Whether the device can be opened, or why not: without a context, which takes a while to make.
     pub fn check(ordinal: usize) -> Result<()> {
-        let probed = probe(ordinal)?;
-        modules::Modules::new(compile::arches_for(probed.sm)).map(|_| ())
+        modules::check_kernels(&compile::arches_for(probe(ordinal)?.sm))
     }
 
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {

@@ -88,12 +88,8 @@ struct ModuleHandle(sys::CUmodule);
 unsafe impl Send for ModuleHandle {}
 
 impl Modules {
-    /// Refuses where there would be no kernels.
     pub(super) fn new(arches: Vec<String>) -> Result<Self> {
-        // Whoever embeds one embeds all.
-        if !nvrtc_is_present() && embedded("norm", &arches).is_none() {
-            return Err(CudaError::NoCompiler { arch: arches[0].clone() });
-        }
+        check_kernels(&arches)?;
         let cache = DiskCache::of_user();
         cache.remove_unused(SystemTime::now());
         Ok(Self { arches, cache, loaded: Mutex::default() })
@@ -149,6 +145,13 @@ impl Modules {
             unsafe { sys::cuModuleUnload(handle.0) };
         }
     }
+}
+
+/// Refuses where there would be no kernels.
+pub(super) fn check_kernels(arches: &[String]) -> Result<()> {
+    // Whoever embeds one embeds all.
+    let can_be_had = nvrtc_is_present() || embedded("norm", arches).is_some();
+    can_be_had.then_some(()).ok_or_else(|| CudaError::NoCompiler { arch: arches[0].clone() })
 }
 
 /// The first there is.

@@ -34,7 +34,7 @@ impl Own {
         let failed = |e: std::io::Error| Failure::internal(format!("the server could not start: {e}"));
         let pair = Pair::open(&args.pair, screen)?;
         let longest = prompts.iter().map(|p| raw_tokens(&pair.model.tokenizer, p).len()).max().unwrap_or(0);
-        let mut machine = pair.machine(&args.pair, longest + args.max_tokens as usize)?;
+        let mut machine = pair.machine(&args.pair, longest + args.max_tokens as usize, screen)?;
         (machine.streams, machine.token_gap) = (streams, Some(TOKEN_GAP));
         let engine = pair.model.start(&machine, pair.draft.as_ref(), screen)?;
         let device = engine.describe();
