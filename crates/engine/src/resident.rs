@@ -414,4 +414,5 @@ fn can_reside(seq: &Sequence, round: &mut Round, listed_room: usize) -> bool {
         && seq.logprobs.is_none()
         && seq.request.stop_ids.len() <= MAX_STOP_IDS
         && round.tree.gate().is_none()
+        && round.drafter.suits_rounds()
 }

@@ -12,16 +12,26 @@ use overdraft_cpu::Cpu;
 use overdraft_engine::{Drawing, Engine, Sampling};
 use overdraft_formats::{Bytes, DType};
 use overdraft_models::Checkpoint;
-use overdraft_plan::{MAX_DRAFT_DEPTH, PAGE};
+use overdraft_plan::{Backend, DefinedRounds, MAX_DRAFT_DEPTH, PAGE};
 
 fn engine(family: &str, dtype: DType, max_seqs: usize, context: usize) -> Engine {
+    engine_on(Box::new(Cpu::new(2)), family, dtype, max_seqs, context)
+}
+
+fn engine_on(
+    backend: Box<dyn Backend>,
+    family: &str,
+    dtype: DType,
+    max_seqs: usize,
+    context: usize,
+) -> Engine {
     let folder = Checkpoint::open(&repository(&format!("tests/fixtures/{family}"))).unwrap();
     let gguf = overdraft_models::convert::to_gguf(&folder, &|_| dtype).unwrap();
     let bytes = Bytes::from_vec(gguf.to_bytes().unwrap());
     let checkpoint = Checkpoint::from_gguf_bytes(family, bytes).unwrap();
     let demo = Checkpoint::open(&repository("models/pycoder-q4_k_m.gguf")).unwrap();
     let tokenizer = Arc::new(demo.tokenizer().unwrap());
-    script::engine(&checkpoint, &tokenizer, Box::new(Cpu::new(2)), max_seqs, context)
+    script::engine(&checkpoint, &tokenizer, backend, max_seqs, context)
 }
 
 #[test]
@@ -31,6 +41,13 @@ fn every_family_keeps_its_bits_whatever_is_accepted() {
             keeps_its_bits(&mut engine(family, dtype, 5, 512), &format!("{family} {dtype}")).unwrap();
         }
     }
+}
+
+/// Such a backend asks a drafter for what it found, not for its trees.
+#[test]
+fn a_backend_with_rounds_of_its_own_leaves_a_script_to_the_engine() {
+    let backend = Box::new(DefinedRounds::new(Cpu::new(2)));
+    keeps_its_bits(&mut engine_on(backend, "qwen3_5", DType::BF16, 5, 512), "rounds").unwrap();
 }
 
 #[test]

@@ -67,6 +67,11 @@ pub trait Drafter {
         Found::NOTHING
     }
 
+    /// Whether rounds that a backend runs by itself do what it would: they ask it for what it found in the text, and for no tree.
+    fn suits_rounds(&self) -> bool {
+        false
+    }
+
     /// Fills the tree and cuts it where `growth` says.
     fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast;
 
@@ -96,6 +101,10 @@ impl Drafter for NoDraft {
 
     fn proposes_unaided(&self) -> bool {
         false
+    }
+
+    fn suits_rounds(&self) -> bool {
+        true
     }
 
     fn propose(&mut self, _: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
@@ -170,6 +179,10 @@ impl Drafter for BlockDraft {
         let filled = places.zip(path).map(|((token, logp), (what, said))| (*token, *logp) = (what, said));
         found.n = filled.count() as u32;
         found
+    }
+
+    fn suits_rounds(&self) -> bool {
+        true
     }
 
     fn propose(&mut self, input: &ProposeInput<'_>, growth: &Growth<'_>, tree: &mut TokenTree) -> Forecast {
