@@ -159,7 +159,11 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?.max(0);
         let sm = pretence.sm.unwrap_or(own);
         // Code for another card goes through the driver's own compiler.
-        let arches = if sm == own { compile::arches_for(sm) } else { vec![format!("compute_{sm}")] };
+        let arches = if sm == own {
+            compile::arches_for(sm)
+        } else {
+            vec![compile::arch_for(sm).replace("sm_", "compute_")]
+        };
         let modules = modules::Modules::new(arches)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `device` is a device of the driver's; released in `drop`.
