@@ -6,17 +6,13 @@
 // rows are few, and gathering them from an image would cost as much.
 // A row's sums have one order whatever rows stand beside it.
 #pragma once
+#include "choice.cuh"
 #include "linear_params.cuh"
 #include "linear_sums.cuh"
 
 #define EXPERT_WARPS 8
 #define EXPERT_THREADS (32 * EXPERT_WARPS)
 #define MAX_CHOOSERS 2048  // rows of the largest bucket
-
-struct Choice {
-    u32 index;
-    float weight;
-};
 
 // Of a stack.
 struct ExpertMatrix {

@@ -1,11 +1,7 @@
 // The chosen experts' feed-forward layers on weights as files hold them: a warp per (row, expert, output).
+#include "choice.cuh"
 #include "dot.cuh"
 #include "step.cuh"
-
-struct Choice {
-    u32 index;
-    float weight;
-};
 
 struct ExpertGlu {
     const u32* n_rows;

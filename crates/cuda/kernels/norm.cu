@@ -1,11 +1,13 @@
 // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) . weight; a tap receives x[r] unchanged. A block per row.
+#include "choice.cuh"
 #include "image.cuh"
 #include "prompt_image.cuh"
 #include "step.cuh"
 
 struct Norm {
     const u32* n_rows;
-    const float *x, *weight;
+    float* x;              // written only with sums
+    const float* weight;
     float *out, *tap;      // `out` may be none where rows have images
     u8* image;             // of `out` for the linear kernels, where they want one
     u8* prompt_image;      // of prompts' rows, for their kernels, or none
@@ -15,6 +17,9 @@ struct Norm {
     u32 width;
     ImageShape shape;
     u32 eights;            // of rows, in the prompts' image
+    const float* parts;    // [rows, k, width]: of sums, what the row's experts add to it first
+    const Choice* choices; // [rows, k]
+    u32 k, pad;
 };
 
 // Of a block: fewer for rows of up to 4096, of which a multiprocessor then has more on their way. The width alone decides which, so a row's bits do not depend on others.
@@ -40,8 +45,31 @@ __device__ __forceinline__ void store_prompt_row(const Norm& p, u32 row, const f
     }
 }
 
-// Rows of whole chunks, all of which fit.
+// What `expert_sum` makes of the row, in its order, put where that puts it.
 template <u32 N>
+__device__ __forceinline__ void add_experts(const Norm& p, u32 row, float4 (&kept)[KEPT_CHUNKS]) {
+#pragma unroll 4
+    for (u32 pair = row * p.k; pair < (row + 1) * p.k; pair++) {
+        const float weight = p.choices[pair].weight;
+        const float4* part = (const float4*)p.parts + (u64)pair * (p.width / 4);
+#pragma unroll
+        for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+            const u32 c = n * N + threadIdx.x;
+            if (4 * c >= p.width) break;
+            const float4 y = part[c];
+            kept[n].x = __fmaf_rn(weight, y.x, kept[n].x), kept[n].y = __fmaf_rn(weight, y.y, kept[n].y);
+            kept[n].z = __fmaf_rn(weight, y.z, kept[n].z), kept[n].w = __fmaf_rn(weight, y.w, kept[n].w);
+        }
+    }
+#pragma unroll
+    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
+        const u32 c = n * N + threadIdx.x;
+        if (4 * c < p.width) ((float4*)p.x)[(u64)row * p.width / 4 + c] = kept[n];
+    }
+}
+
+// Rows of whole chunks, all of which fit.
+template <u32 N, bool SUMS>
 __device__ __forceinline__ void norm_chunks(const Norm& p, float* room) {
     const u32 r = blockIdx.x, written = p.prompt_image ? *p.written : 0xffffffffu;
     const bool is_there = r < *p.n_rows;
@@ -61,6 +89,7 @@ __device__ __forceinline__ void norm_chunks(const Norm& p, float* room) {
         const u32 c = n * N + threadIdx.x;
         kept[n] = 4 * c < p.width ? ((const float4*)p.x)[first + c] : zero;
     }
+    if (SUMS) add_experts<N>(p, r, kept);
     float squares = 0.0f;
 #pragma unroll
     for (u32 n = 0; n < KEPT_CHUNKS; n++) {
@@ -94,7 +123,7 @@ __device__ __forceinline__ void norm_chunks(const Norm& p, float* room) {
 
 extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(const __grid_constant__ Norm p) {
     __shared__ float room[33];
-    if (p.width % 4 == 0 && p.width <= 4 * KEPT_CHUNKS * THREADS) return norm_chunks<THREADS>(p, room);
+    if (p.width % 4 == 0 && p.width <= 4 * KEPT_CHUNKS * THREADS) return norm_chunks<THREADS, false>(p, room);
     const u32 r = blockIdx.x;
     pdl_wait();
     pdl_next();
@@ -112,7 +141,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) rms_norm(const __grid_cons
 // Rows of whole chunks, up to 4 * KEPT_CHUNKS * FEW_THREADS numbers.
 extern "C" __global__ void __launch_bounds__(FEW_THREADS) rms_norm_narrow(const __grid_constant__ Norm p) {
     __shared__ float room[2 * FEW_THREADS / 32];
-    norm_chunks<FEW_THREADS>(p, room);
+    norm_chunks<FEW_THREADS, false>(p, room);
+}
+
+// The same of rows that their experts are added to first.
+extern "C" __global__ void __launch_bounds__(THREADS) sum_norm(const __grid_constant__ Norm p) {
+    __shared__ float room[2 * THREADS / 32];
+    norm_chunks<THREADS, true>(p, room);
+}
+extern "C" __global__ void __launch_bounds__(FEW_THREADS) sum_norm_narrow(const __grid_constant__ Norm p) {
+    __shared__ float room[2 * FEW_THREADS / 32];
+    norm_chunks<FEW_THREADS, true>(p, room);
 }
 
 // Per head: out = rms(x) . weight . silu(gate). A warp per (row, head).

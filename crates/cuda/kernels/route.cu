@@ -1,10 +1,6 @@
 // Chooses k experts a row, best first, the lower index first among equals. A warp per row.
+#include "choice.cuh"
 #include "step.cuh"
-
-struct Choice {
-    u32 index;
-    float weight;
-};
 
 struct Route {
     const u32* n_rows;

@@ -1,12 +1,8 @@
 // Rows of logits, each read by the blocks of a cluster, which tell each other what they found: one block alone reads 250 000
 // logits in 36 us. Where there are no clusters a row has one block.
 #pragma once
+#include "choice.cuh"
 #include "step.cuh"
-
-struct Choice {
-    u32 index;
-    float weight;
-};
 
 #define NONE 0xffffffffu
 

@@ -1,8 +1,8 @@
 //! Mixture of experts: who is chosen, and the chosen experts' layers, on weights in tiles where their shapes allow it.
 
-use overdraft_plan::{Act, Choice, ExpertAdd, ExpertGlu, Route, RouteRule, Weights};
+use overdraft_plan::{Act, Choice, ExpertAdd, ExpertGlu, Op, Route, RouteRule, Weights};
 
-use super::{Cx, glu_params, kernel_params};
+use super::{Cx, glu_params, kernel_params, row_ops};
 use crate::driver::Result;
 use crate::linear::TileView;
 use crate::repack::{CELL_BYTES, CELL_COLS, MXFP4, TILE_OUTPUTS};
@@ -188,24 +188,30 @@ fn glu_in_tiles(cx: &Cx<'_>, op: &ExpertGlu, gate: &TileView, up: &TileView) -> 
     launch_tiles(cx, gate, cx.capacity(op.x) as usize, &params)
 }
 
-fn add_in_tiles(cx: &Cx<'_>, op: &ExpertAdd, down: &TileView) -> Result<()> {
-    let (k, hidden, bucket) = (cx.k(op.choice), cx.width(op.stream), cx.capacity(op.h) as usize);
+/// What each chosen expert adds, not yet added.
+fn parts_in_tiles(cx: &Cx<'_>, op: &ExpertAdd, down: &TileView) -> Result<()> {
+    let (k, hidden) = (cx.k(op.choice), cx.width(op.stream));
     let params = TileParams {
         out: cx.act(op.parts),
         parts: [StackParams::new(down, cx.weights.opt_vector(op.bias), hidden, 0), StackParams::default()],
         n_out: hidden as u32,
         ..tile_params(cx, down, op.h, op.choice, [1, cx.width(op.h) / k])
     };
-    launch_tiles(cx, down, bucket, &params)?;
+    launch_tiles(cx, down, cx.capacity(op.h) as usize, &params)
+}
+
+fn add_parts(cx: &Cx<'_>, op: &ExpertAdd) -> Result<()> {
+    let hidden = cx.width(op.stream);
     let params = SumParams {
         n_rows: cx.count(op.h),
         parts: cx.act(op.parts),
         choices: cx.choice(op.choice),
         stream: cx.act(op.stream),
-        k: k as u32,
+        k: cx.k(op.choice) as u32,
         hidden: hidden as u32,
     };
-    cx.launch(("expert_tiles", "expert_sum"), [hidden.div_ceil(256), bucket, 1], 256, 0, &params)
+    let grid = [hidden.div_ceil(256), cx.capacity(op.h) as usize, 1];
+    cx.launch(("expert_tiles", "expert_sum"), grid, 256, 0, &params)
 }
 
 pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
@@ -236,10 +242,31 @@ pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
     cx.launch(("experts", "expert_glu"), grid, 256, 0, &params)
 }
 
-pub(super) fn add(cx: &Cx<'_>, op: &ExpertAdd) -> Result<()> {
-    if let Some(down) = cx.weights.tiles(op.down) {
-        return add_in_tiles(cx, op, &down);
+/// The sum that `ops` begins with, and the norm of it, if that is next: one kernel adds the experts' parts and makes
+/// the norm of what comes of it, with the bits of two. Returns how many ops that was.
+pub(super) fn add(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let [Op::ExpertAdd(op), behind @ ..] = ops else { return Ok(0) };
+    let Some(down) = cx.weights.tiles(op.down) else {
+        cx.forget_images(&ops[0]);
+        return add_as_in_files(cx, op).map(|()| 1);
+    };
+    let norm = match behind {
+        [Op::Norm { x, norm, out, tap }, ..] if *x == op.stream && row_ops::makes_images(cx, *x) => {
+            Some((*norm, *out, *tap))
+        }
+        _ => None,
+    };
+    let n_ops = 1 + usize::from(norm.is_some());
+    ops[..n_ops].iter().for_each(|op| cx.forget_images(op));
+    parts_in_tiles(cx, op, &down)?;
+    match norm {
+        Some((norm, out, tap)) => row_ops::sum_norm(cx, (op.parts, op.choice), op.stream, norm, out, tap)?,
+        None => add_parts(cx, op)?,
     }
+    Ok(n_ops)
+}
+
+fn add_as_in_files(cx: &Cx<'_>, op: &ExpertAdd) -> Result<()> {
     let k = cx.k(op.choice);
     let hidden = cx.width(op.stream);
     let params = AddParams {

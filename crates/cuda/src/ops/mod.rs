@@ -250,6 +250,7 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
             None => match op {
                 Op::Embed { .. } | Op::LoadTaps { .. } => row_ops::first_rows(cx, rest)?,
                 Op::AttentionPrepare(_) => attention::prepare(cx, rest)?,
+                Op::ExpertAdd(_) => experts::add(cx, rest)?,
                 _ => {
                     launch(op, cx)?;
                     1
@@ -275,12 +276,11 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => {
             unreachable!("taken by `linear::launch`")
         }
-        Op::Embed { .. } | Op::LoadTaps { .. } | Op::AttentionPrepare(_) => {
-            unreachable!("taken together with their like")
+        Op::Embed { .. } | Op::LoadTaps { .. } | Op::AttentionPrepare(_) | Op::ExpertAdd(_) => {
+            unreachable!("taken together with their neighbours")
         }
         Op::Route(op) => experts::route(cx, op),
         Op::ExpertGlu(op) => experts::glu(cx, op),
-        Op::ExpertAdd(op) => experts::add(cx, op),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),
         Op::Sample { logits, choice } => sample::sample(cx, *logits, *choice),

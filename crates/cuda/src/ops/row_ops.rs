@@ -50,6 +50,10 @@ kernel_params!(Norm {
     width: u32,
     shape: ImageShape,
     eights: u32,
+    parts: u64,
+    choices: u64,
+    k: u32,
+    pad: u32,
 });
 kernel_params!(GatedNorm {
     n_rows: u64,
@@ -133,6 +137,25 @@ pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act
     norm_and_image(cx, x, norm, (Some(out), tap), image, PromptImage::default())
 }
 
+/// The norm of rows that their experts' parts are added to first; only where [`makes_images`] says so.
+pub(super) fn sum_norm(
+    cx: &Cx<'_>,
+    (parts, choice): (Act, Choice),
+    x: Act,
+    norm: RmsNorm,
+    out: Act,
+    tap: Option<Act>,
+) -> Result<()> {
+    let (image, none) = (cx.image_to_make(out), PromptImage::default());
+    let params = Norm {
+        parts: cx.act(parts),
+        choices: cx.choice(choice),
+        k: cx.k(choice) as u32,
+        ..norm_params(cx, x, norm, (Some(out), tap), image, none)
+    };
+    launch_norm(cx, x, ["sum_norm_narrow", "sum_norm"], &params)
+}
+
 /// Wider rows, and such as are no whole chunks, get their images from kernels of their own.
 pub(super) fn makes_images(cx: &Cx<'_>, x: Act) -> bool {
     cx.width(x).is_multiple_of(4) && cx.width(x) <= MAX_NORM_CHUNKS
@@ -147,7 +170,19 @@ pub(super) fn norm_and_image(
     (image, shape): (u64, ImageShape),
     of_prompts: PromptImage,
 ) -> Result<()> {
-    let params = Norm {
+    let params = norm_params(cx, x, norm, (out, tap), (image, shape), of_prompts);
+    launch_norm(cx, x, ["rms_norm_narrow", "rms_norm"], &params)
+}
+
+fn norm_params(
+    cx: &Cx<'_>,
+    x: Act,
+    norm: RmsNorm,
+    (out, tap): (Option<Act>, Option<Act>),
+    (image, shape): (u64, ImageShape),
+    of_prompts: PromptImage,
+) -> Norm {
+    Norm {
         n_rows: cx.count(x),
         x: cx.act(x),
         weight: cx.weights.vector(norm.weight),
@@ -161,10 +196,18 @@ pub(super) fn norm_and_image(
         width: cx.width(x) as u32,
         shape,
         eights: of_prompts.eights,
-    };
+        parts: 0,
+        choices: 0,
+        k: 0,
+        pad: 0,
+    }
+}
+
+/// By the first of the kernels where rows are narrow enough for it.
+fn launch_norm(cx: &Cx<'_>, x: Act, [narrow, wide]: [&'static str; 2], params: &Norm) -> Result<()> {
     let is_narrow = makes_images(cx, x) && cx.width(x) <= NARROW_NORM;
-    let (kernel, threads) = if is_narrow { ("rms_norm_narrow", 256) } else { ("rms_norm", 512) };
-    cx.launch(("norm", kernel), rows(cx, x), threads, 0, &params)
+    let (kernel, threads) = if is_narrow { (narrow, 256) } else { (wide, 512) };
+    cx.launch(("norm", kernel), rows(cx, x), threads, 0, params)
 }
 
 pub(super) fn gated_norm(

@@ -1,7 +1,7 @@
 //! Routing and the chosen experts' layers.
 
 use overdraft_formats::DType;
-use overdraft_plan::{ExpertAdd, ExpertGlu, Glu, Op, Route, RouteRule};
+use overdraft_plan::{ExpertAdd, ExpertGlu, Glu, LinearOut, Op, RmsNorm, Route, RouteRule};
 
 use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Input, Kind};
 
@@ -23,7 +23,16 @@ pub(super) fn glus() -> Vec<Case> {
 }
 
 pub(super) fn adds() -> Vec<Case> {
-    shapes().into_iter().map(add).collect()
+    use DType::{BF16, F16, F32, Q8_0};
+    let mut cases: Vec<Case> = shapes().into_iter().map(add).collect();
+    // A few numbers a thread of a norm's block and many, more than it holds, and experts that fill no tiles.
+    cases.extend([
+        add_and_norm(F32, [160, 144], true),
+        add_and_norm(Q8_0, [32, 4112], false),
+        add_and_norm(F16, [32, 8208], true),
+        add_and_norm(BF16, [64, 45], false),
+    ]);
+    cases
 }
 
 #[rustfmt::skip]
@@ -156,5 +165,25 @@ fn add(shape: Shape) -> Case {
         let parts = r.act(K * hidden);
         r.push(Op::ExpertAdd(ExpertAdd { h, choice, down, bias, parts, stream }));
         vec![stream]
+    })
+}
+
+/// A layer's end and what the next begins with: the sum, its norm, with or without a tap, and a product of that. A
+/// backend may run the sum and the norm together.
+fn add_and_norm(dtype: DType, [width, hidden]: [usize; 2], with_tap: bool) -> Case {
+    let name = format!("{dtype}, {width} to {hidden}, a norm behind, tap {with_tap}");
+    let mut b = CaseBuilder::new(Kind::ExpertAdd, Arithmetic::Chain(dtype), name);
+    let (logits, h, stream) = (b.input(EXPERTS, 2.0), b.input(K * width, 1.0), b.input(hidden, 1.0));
+    let (down, next) = (b.matrix(dtype, EXPERTS * hidden, width), b.matrix(DType::F32, 17, hidden));
+    let norm = RmsNorm { weight: b.norm_weight(hidden), eps: 1e-2 };
+    b.build(move |r| {
+        let (logits, h, stream) = (logits.record(r), h.record(r), stream.record(r));
+        let (choice, parts) = (r.choice(K), r.act(K * hidden));
+        let (normed, tap, y) = (r.act(hidden), with_tap.then(|| r.tap(hidden)), r.act(17));
+        r.push(Op::Route(Route { logits, rule: RouteRule::TopThenSoftmax, n_experts: EXPERTS, choice }));
+        r.push(Op::ExpertAdd(ExpertAdd { h, choice, down, bias: None, parts, stream }));
+        r.push(Op::Norm { x: stream, norm, out: normed, tap });
+        r.push(Op::Linear { x: normed, outs: vec![LinearOut { weight: next, bias: None, out: y }] });
+        [stream, normed, y].into_iter().chain(tap).collect()
     })
 }
