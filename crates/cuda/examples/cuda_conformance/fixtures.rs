@@ -8,9 +8,8 @@ use overdraft_formats::DType;
 use overdraft_models::Checkpoint;
 use overdraft_plan::{Backend, KvType};
 
-use crate::common::{
-    FAMILIES, Runner, as_gguf, closeness, fixture, golden, load, max_difference, relative_difference,
-};
+use crate::common::{Runner, as_gguf, closeness, fixture, golden, load, max_difference, relative_difference};
+use crate::options::families;
 
 /// Largest differences of logits, and of hidden states relative to their size: the bounds of the CPU's own test; and of rows of
 /// prompts, whose inputs are f16 also where weights are floats (measured 2.3e-2 and 1.5e-3 without experts).
@@ -19,14 +18,16 @@ const BOUNDS: [(&str, f32, f64); 2] = [("written", 2e-3, 1e-3), ("prompt", 5e-2,
 /// experts are held to this median divergence, as the CPU's are.
 const MEDIAN_KL: f64 = 0.05;
 
-pub(crate) fn run(device: &Arc<Device>) -> bool {
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String> {
+    let families = families(args)?;
     let cuda = || -> Box<dyn Backend> { Box::new(Cuda::new(device.clone()).unwrap()) };
     let mut passed = true;
     println!(
         "{:<14} {:<8} {:>9} {:>9} {:>10} {:>10}",
         "family", "rows", "logits", "hidden", "KL cuda q8", "KL cpu q8"
     );
-    for (name, (kind, most_logits, most_hidden)) in FAMILIES.iter().flat_map(|name| BOUNDS.map(|b| (name, b)))
+    for (name, (kind, most_logits, most_hidden)) in
+        families.into_iter().flat_map(|name| BOUNDS.map(|b| (name, b)))
     {
         let golden = golden(name);
         let checkpoint = Checkpoint::open(&fixture(name)).unwrap();
@@ -76,5 +77,5 @@ pub(crate) fn run(device: &Arc<Device>) -> bool {
             passed = false;
         }
     }
-    passed
+    Ok(passed)
 }

@@ -2,8 +2,8 @@
 //!
 //!   cuda_conformance ops [--quick] [--threads N]     the table: near the definitions, rows invariant
 //!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
-//!   cuda_conformance fixtures                        every family against Hugging Face's float32 numbers
-//!   cuda_conformance scripts                         every family, drafted for by a script: bits as without
+//!   cuda_conformance fixtures [--only family]        every family against Hugging Face's float32 numbers
+//!   cuda_conformance scripts [--only family]         every family, drafted for by a script: bits as without
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
@@ -70,8 +70,8 @@ fn run(pretence: Pretence, args: &[String]) -> Result<bool, String> {
             let few = pretence.multiprocessors.is_none().then(|| open(few)).transpose()?;
             ops::run(&device, few.as_ref(), &args[1..])
         }
-        Some("fixtures") => Ok(fixtures::run(&device)),
-        Some("scripts") => Ok(scripts::run(&device)),
+        Some("fixtures") => fixtures::run(&device, &args[1..]),
+        Some("scripts") => scripts::run(&device, &args[1..]),
         Some("rounds") => Ok(rounds::run(&device, &args[1..])),
         Some("steps") => steps::run(&device, &args[1..]),
         _ => Err("one of: ops, fixtures, scripts, rounds, steps".into()),

@@ -7,14 +7,16 @@ use overdraft_cuda::{Cuda, Device};
 use overdraft_formats::DType;
 use overdraft_models::Checkpoint;
 
-use crate::common::{FAMILIES, as_gguf, fixture};
+use crate::common::{as_gguf, fixture};
+use crate::options::families;
 use crate::script::{engine, keeps_its_bits};
 
-pub(crate) fn run(device: &Arc<Device>) -> bool {
+pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String> {
+    let families = families(args)?;
     let demo = Checkpoint::open(&fixture("../../models/pycoder-q4_k_m.gguf")).unwrap();
     let tokenizer = Arc::new(demo.tokenizer().unwrap());
     let mut passed = true;
-    for family in FAMILIES {
+    for family in families {
         for dtype in [DType::F32, DType::BF16, DType::Q8_0] {
             let cuda = Box::new(Cuda::new(device.clone()).unwrap());
             let mut engine = engine(&as_gguf(family, dtype), &tokenizer, cuda, 5, 512);
@@ -27,5 +29,5 @@ pub(crate) fn run(device: &Arc<Device>) -> bool {
             }
         }
     }
-    passed
+    Ok(passed)
 }
