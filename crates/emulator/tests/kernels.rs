@@ -213,6 +213,13 @@ fn what_is_not_known_is_named_with_its_line() {
 }
 
 #[test]
+fn a_signed_byte_in_a_short_register_has_nothing_above_it() {
+    let body = "st.global.u8 [%out], 254;\nld.global.s8 %rs1, [%out];\nshr.u16 %rs2, %rs1, 1;\ncvt.u32.u16 %r1, %rs2;\n\
+                st.global.u32 [%out+4], %r1;";
+    assert_eq!(good(&module("", "", body), 2, 1, 1), [254, 0x7fff]);
+}
+
+#[test]
 fn registers_are_shared_only_by_what_is_not_alive_together() {
     // 40 values made first and summed last need their own places; loop-carried ones keep theirs.
     let make: String = (0..40).map(|n| format!("add.s32 %r{}, %r0, {n};\n", n + 1)).collect();

@@ -67,8 +67,8 @@ pub(crate) struct Place {
 pub(crate) struct Width {
     pub(crate) bytes: u8,
     pub(crate) is_signed: bool,
-    /// Of the register it goes to.
-    pub(crate) register_bytes: u8,
+    /// The register it goes to has 16 bits: the upper half stays zero.
+    pub(crate) is_short: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

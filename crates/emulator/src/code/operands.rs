@@ -1,6 +1,6 @@
 //! Which registers an instruction reads and writes.
 
-use super::{AnyReg, BarrierWord, Op, Place, Reg, WideReg};
+use super::{AnyReg, Op, Place, Reg, WideReg};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -140,11 +140,7 @@ impl Op {
                 v.reg(Reads, parity);
             }
             Op::Clock(to) => v.wide(Writes, to),
-            Op::Barrier {
-                word: BarrierWord::Sync | BarrierWord::Arrive | BarrierWord::Or { .. },
-                id,
-                threads,
-            } => {
+            Op::Barrier { id, threads, .. } => {
                 v.reg(Reads, id);
                 threads.iter_mut().for_each(|threads| v.reg(Reads, threads));
             }

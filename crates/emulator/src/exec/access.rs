@@ -90,7 +90,7 @@ impl Warp {
             match reg {
                 AnyReg::Wide(reg) => self.registers.set_wide(*reg, value, lanes),
                 AnyReg::Reg(reg) => {
-                    let mask = if width.register_bytes == 2 { 0xffff } else { !0 };
+                    let mask = if width.is_short { 0xffff } else { !0 };
                     self.registers.set(*reg, &std::array::from_fn(|l| value[l] as u32 & mask), lanes);
                 }
             }

@@ -29,6 +29,8 @@ pub(super) struct Body<'m, 't, 'a> {
     specials: HashMap<Special, Reg>,
     cells: HashMap<(usize, i64), AnyReg>,
     n_cells: usize,
+    /// Registers of 16 bits, series by series.
+    short: Vec<std::ops::Range<u32>>,
     static_shared: usize,
     /// Where `ret` leads to, in functions that are called.
     returns: Vec<usize>,
@@ -52,6 +54,7 @@ pub(super) fn lower<'t, 'a>(
         specials: HashMap::new(),
         cells: HashMap::new(),
         n_cells: 0,
+        short: Vec::new(),
         static_shared: around.static_shared,
         returns: Vec::new(),
         line: 0,
@@ -152,6 +155,9 @@ impl<'t, 'a> Body<'_, 't, 'a> {
                 Name::Wide(WideReg(self.code.n_wide - n))
             } else {
                 self.code.n_regs += n;
+                if type_bytes(suffix)? == 2 {
+                    self.short.push(self.code.n_regs - n..self.code.n_regs);
+                }
                 Name::Reg(Reg(self.code.n_regs - n))
             };
             match is_series {
@@ -273,6 +279,10 @@ impl<'t, 'a> Body<'_, 't, 'a> {
     pub(super) fn new_wide(&mut self) -> WideReg {
         self.code.n_wide += 1;
         WideReg(self.code.n_wide - 1)
+    }
+
+    pub(super) fn is_short(&self, reg: Reg) -> bool {
+        self.short.iter().any(|series| series.contains(&reg.0))
     }
 
     pub(super) fn constant(&mut self, value: u32) -> Reg {

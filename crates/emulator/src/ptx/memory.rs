@@ -39,21 +39,9 @@ fn access(parts: &[&str]) -> Result<Access> {
     Ok(access)
 }
 
-fn register_bytes(reg: AnyReg, of: &str) -> u8 {
-    match reg {
-        AnyReg::Wide(_) => 8,
-        // Registers of 16 bits keep their upper half zero.
-        AnyReg::Reg(_) if of.ends_with("16") || of.ends_with('8') => 4,
-        AnyReg::Reg(_) => 4,
-    }
-}
-
-fn width(reg: AnyReg, of: &str) -> Result<Width> {
-    Ok(Width {
-        bytes: type_bytes(of)? as u8,
-        is_signed: of.starts_with('s'),
-        register_bytes: register_bytes(reg, of),
-    })
+fn width(body: &Body<'_, '_, '_>, reg: AnyReg, of: &str) -> Result<Width> {
+    let is_short = matches!(reg, AnyReg::Reg(reg) if body.is_short(reg));
+    Ok(Width { bytes: type_bytes(of)? as u8, is_signed: of.starts_with('s'), is_short })
 }
 
 fn registers<'a>(
@@ -120,7 +108,7 @@ pub(super) fn lower<'a>(body: &mut Body<'_, '_, 'a>, parts: &[&str], o: &[Operan
                 move_cell(body, to[0], cell)?;
                 return Ok(true);
             }
-            let (from, width) = (body.place(from, access.space)?, width(to[0], of)?);
+            let (from, width) = (body.place(from, access.space)?, width(body, to[0], of)?);
             body.emit(Op::Load { to, from, width });
             if access.is_message {
                 body.emit(Op::Yield);
@@ -154,7 +142,7 @@ pub(super) fn lower<'a>(body: &mut Body<'_, '_, 'a>, parts: &[&str], o: &[Operan
                 move_cell(body, cell, from[0])?;
                 return Ok(true);
             }
-            let (to, width) = (body.place(to, access.space)?, width(from[0], of)?);
+            let (to, width) = (body.place(to, access.space)?, width(body, from[0], of)?);
             body.emit(Op::Store { to, from, width });
         }
         (["atom", ..], [old, rest @ ..]) => {
