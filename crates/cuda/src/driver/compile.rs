@@ -30,6 +30,40 @@ pub(crate) fn arches_for(sm: u32) -> Vec<String> {
     std::iter::once(arch_for(sm)).chain(older).collect()
 }
 
+/// What NVRTC is asked for: a device's machine code, or, of one newer than it knows, the text for the newest that it does, which the device's driver
+/// compiles on.
+pub(crate) fn target_for(sm: u32) -> String {
+    target_among(sm, &nvrtc_knows())
+}
+
+fn target_among(sm: u32, known: &[u32]) -> String {
+    let newest = known.iter().filter(|known| **known < sm).max();
+    match newest {
+        // Not that of a card's own instructions, which no other has.
+        Some(newest) if !known.contains(&sm) => format!("compute_{newest}"),
+        _ => arch_for(sm),
+    }
+}
+
+/// The same as text.
+pub(crate) fn text_for(arch: &str) -> String {
+    arch.replace("sm_", "compute_")
+}
+
+/// Compute capabilities; none without NVRTC.
+fn nvrtc_knows() -> Vec<u32> {
+    if !nvrtc_is_present() {
+        return Vec::new();
+    }
+    let mut n = 0;
+    // SAFETY: the library is there; `n` receives a number.
+    unsafe { sys::nvrtcGetNumSupportedArchs(&mut n) };
+    let mut known = vec![0i32; n.max(0) as usize];
+    // SAFETY: as long as NVRTC says.
+    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) };
+    known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect()
+}
+
 pub fn nvrtc_is_present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     // SAFETY: loads the library and looks for nothing in it.
@@ -136,6 +170,24 @@ unsafe fn text_of(program: sys::nvrtcProgram) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_newer_than_the_compiler_gets_text_for_the_newest_that_this_knows() {
+        let known = [75, 80, 86, 89, 90, 100, 120];
+        for (sm, target) in [
+            (80, "sm_80"),
+            (90, "sm_90a"),
+            (120, "sm_120"),
+            (121, "compute_120"),
+            (103, "compute_100"),
+            (200, "compute_120"),
+        ] {
+            assert_eq!(target_among(sm, &known), target, "{sm}");
+        }
+        // It will say itself that it does not know a card so old, or that it is not there.
+        assert_eq!(target_among(70, &known), "sm_70");
+        assert_eq!(target_among(90, &[]), "sm_90a");
+    }
 
     #[test]
     fn a_card_runs_what_was_made_for_older_ones_of_its_generation() {

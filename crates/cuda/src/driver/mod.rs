@@ -142,7 +142,8 @@ impl Pretence {
 impl Device {
     /// Whether the device can be opened, or why not: without a context, which takes a while to make.
     pub fn check(ordinal: usize) -> Result<()> {
-        modules::check_kernels(&compile::arches_for(probe(ordinal)?.sm))
+        let sm = probe(ordinal)?.sm;
+        modules::check_kernels(&compile::arches_for(sm), &compile::target_for(sm))
     }
 
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
@@ -159,12 +160,11 @@ impl Device {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?.max(0);
         let sm = pretence.sm.unwrap_or(own);
         // Code for another card goes through the driver's own compiler.
-        let arches = if sm == own {
-            compile::arches_for(sm)
+        let modules = if sm == own {
+            modules::Modules::new(compile::arches_for(sm), compile::target_for(sm))?
         } else {
-            vec![compile::arch_for(sm).replace("sm_", "compute_")]
+            modules::Modules::new(Vec::new(), compile::text_for(&compile::arch_for(sm)))?
         };
-        let modules = modules::Modules::new(arches)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `device` is a device of the driver's; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;

@@ -72,6 +72,8 @@ impl Kernel {
 pub(super) struct Modules {
     /// Whose code the device runs, its own first.
     arches: Vec<String>,
+    /// What is compiled where none of it is embedded.
+    target: String,
     cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
@@ -88,11 +90,11 @@ struct ModuleHandle(sys::CUmodule);
 unsafe impl Send for ModuleHandle {}
 
 impl Modules {
-    pub(super) fn new(arches: Vec<String>) -> Result<Self> {
-        check_kernels(&arches)?;
+    pub(super) fn new(arches: Vec<String>, target: String) -> Result<Self> {
+        check_kernels(&arches, &target)?;
         let cache = DiskCache::of_user();
         cache.remove_unused(SystemTime::now());
-        Ok(Self { arches, cache, loaded: Mutex::default() })
+        Ok(Self { arches, target, cache, loaded: Mutex::default() })
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
@@ -124,7 +126,7 @@ impl Modules {
         if let Some(cubin) = embedded(module, &self.arches) {
             return load_cubin(cubin);
         }
-        let arch = &self.arches[0];
+        let arch = &self.target;
         let kept_as = disk_cache::name(module, arch, source_hash(module));
         if let Some(cubin) = self.cache.read(&kept_as, SystemTime::now())
             // A damaged file is compiled again.
@@ -148,10 +150,10 @@ impl Modules {
 }
 
 /// Refuses where there would be no kernels.
-pub(super) fn check_kernels(arches: &[String]) -> Result<()> {
+pub(super) fn check_kernels(arches: &[String], target: &str) -> Result<()> {
     // Whoever embeds one embeds all.
     let can_be_had = nvrtc_is_present() || embedded("norm", arches).is_some();
-    can_be_had.then_some(()).ok_or_else(|| CudaError::NoCompiler { arch: arches[0].clone() })
+    can_be_had.then_some(()).ok_or_else(|| CudaError::NoCompiler { arch: target.into() })
 }
 
 /// The first there is.
