@@ -163,6 +163,8 @@ fn form(opcode: &str) -> Option<Form> {
         "mul.hi.s32" => a2!(|a, b| ((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32),
         "mad.lo.s32" | "mad.lo.u32" => a3!(|a, b, c| a.wrapping_mul(b).wrapping_add(c)),
         "div.u32" => a2!(|a, b| a.checked_div(b).unwrap_or(!0)),
+        "div.u16" => a2!(|a, b| a.checked_div(b).unwrap_or(0xffff)),
+        "rem.u16" => a2!(|a, b| a.checked_rem(b).unwrap_or(a)),
         "rem.u32" => a2!(|a, b| a.checked_rem(b).unwrap_or(a)),
         "div.s32" => a2!(|a, b| (a as i32).checked_div(b as i32).unwrap_or(-1) as u32),
         "rem.s32" => a2!(|a, b| (a as i32).checked_rem(b as i32).unwrap_or(0) as u32),
@@ -188,6 +190,9 @@ fn form(opcode: &str) -> Option<Form> {
         "shl.b16" => a2!(|a, b| a.checked_shl(b).unwrap_or(0) & 0xffff),
         "shr.u16" | "shr.b16" => a2!(|a, b| a.checked_shr(b).unwrap_or(0)),
         "shr.s16" => a2!(|a, b| u32::from((i32::from(a as i16) >> b.min(31)) as u16)),
+        // Words of the pair `b:a`, shifted.
+        "shf.l.wrap.b32" => a3!(|a, b, n| ((((u64::from(b) << 32) | u64::from(a)) << (n & 31)) >> 32) as u32),
+        "shf.r.wrap.b32" => a3!(|a, b, n| (((u64::from(b) << 32) | u64::from(a)) >> (n & 31)) as u32),
         "prmt.b32" => a3!(|a, b, c| prmt(a, b, c)),
         "bfi.b32" => Form::A4(|d, [a, b, at, n]| {
             for l in 0..32 {
