@@ -23,6 +23,9 @@ const TURN: u32 = 2048;
 /// Turns in which no warp writes anything or comes to a barrier, before it is said that they wait for good.
 const PATIENCE: u32 = 2000;
 
+/// Instructions of a launch before it is said that it has no end: some minutes.
+const LONGEST: u64 = 1 << 33;
+
 /// What memory holds before anything is written there: numbers made of it are none.
 const UNWRITTEN: u8 = 0xff;
 
@@ -96,6 +99,9 @@ impl Launch {
 pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
     let code = &launch.kernel.code;
     let size = launch.kernel.cluster.max(1) as usize;
+    if !(launch.grid[0] as usize).is_multiple_of(size) {
+        return Err(format!("{} blocks in clusters of {size}", launch.grid[0]));
+    }
     let n_clusters = launch.grid.iter().map(|n| u64::from(*n)).product::<u64>() / size as u64;
     let mut waiting = 0..n_clusters;
     let mut clusters: VecDeque<Cluster> = VecDeque::new();
@@ -142,8 +148,9 @@ pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
         }
         clusters.retain(|cluster| cluster.warps.iter().flatten().any(|warp| !warp.is_done()));
         idle = if n_writes == 0 { idle + 1 } else { 0 };
-        if idle == PATIENCE {
-            return Err(format!("nothing has happened for long\n  {}", launch.describe_all(&clusters)));
+        if idle == PATIENCE || clock > LONGEST {
+            let what = if idle == PATIENCE { "nothing has happened for long" } else { "it does not end" };
+            return Err(format!("{what}\n  {}", launch.describe_all(&clusters)));
         }
     }
 }

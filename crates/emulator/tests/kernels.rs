@@ -75,6 +75,25 @@ fn lanes_that_part_meet_again() {
 }
 
 #[test]
+fn lanes_that_leave_are_not_waited_for() {
+    let body = format!(
+        "{MINE}
+        setp.ge.u32 %p1, %r0, 16;
+        @%p1 bra $end;
+        shfl.sync.idx.b32 %r5, %r0, 3, 31, -1;
+        st.global.u32 [%rd1], %r5;
+        $end:"
+    );
+    assert_eq!(good(&module("", "", &body), 17, 1, 32), [vec![3; 16], vec![0]].concat());
+}
+
+#[test]
+fn lanes_that_mean_others_are_refused() {
+    let why = bad(&module("", "", "mov.u32 %r0, %tid.x;\nredux.sync.add.u32 %r1, %r0, 255;"), 32);
+    assert!(why.contains("lanes 0xffffffff meet, not all of which mean lanes 0xff"), "{why}");
+}
+
+#[test]
 fn a_lane_that_waits_for_another_of_its_warp_lets_it_run() {
     let body = format!(
         "{MINE}
@@ -213,7 +232,10 @@ fn what_is_not_known_is_named_with_its_line() {
 }
 
 #[test]
-fn a_signed_byte_in_a_short_register_has_nothing_above_it() {
+fn a_short_register_has_nothing_above_it() {
+    let minus = "mov.b16 %rs1, -1;\nsetp.eq.s16 %p1, %rs1, -1;\nshr.u16 %rs2, %rs1, 8;\ncvt.u32.u16 %r1, %rs2;\n\
+                 selp.u32 %r1, %r1, 0, %p1;\nst.global.u32 [%out], %r1;";
+    assert_eq!(good(&module("", "", minus), 1, 1, 1), [0xff]);
     let body = "st.global.u8 [%out], 254;\nld.global.s8 %rs1, [%out];\nshr.u16 %rs2, %rs1, 1;\ncvt.u32.u16 %r1, %rs2;\n\
                 st.global.u32 [%out+4], %r1;";
     assert_eq!(good(&module("", "", body), 2, 1, 1), [254, 0x7fff]);

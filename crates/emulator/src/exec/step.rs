@@ -250,6 +250,9 @@ impl Warp {
                 around.meetings.leave(lanes.count_ones());
                 around.cluster.leave(lanes.count_ones());
                 around.memory.n_writes += 1;
+                // Those that wait for them look again.
+                let waiting = self.paths.iter_mut().filter(|path| path.state == State::Mates);
+                waiting.for_each(|path| path.state = State::Runs);
                 if self.paths[i].lanes == 0 {
                     self.paths.swap_remove(i);
                     return Ok(Next::Choose);
@@ -297,7 +300,7 @@ impl Warp {
             | Op::Vote { mates, .. }
             | Op::Redux { mates, .. }
             | Op::MatchAny { mates, .. } => {
-                if !self.mates_are_here(around, i, *mates, lanes) {
+                if !self.mates_are_here(around, i, *mates, lanes)? {
                     return Ok(Next::Choose);
                 }
                 self.exchange(code, lanes, op);
@@ -315,13 +318,22 @@ impl Warp {
     }
 
     /// Whether all lanes that are meant have come, but for those that have left; else the path waits.
-    fn mates_are_here(&mut self, around: &Around<'_, '_>, i: usize, mates: Reg, lanes: Mask) -> bool {
-        let lane = lanes.trailing_zeros() as usize;
-        let wanted = self.registers.get(around.code, mates)[lane] & !self.gone;
-        let are_here = lanes & wanted == wanted;
-        if !are_here {
+    fn mates_are_here(
+        &mut self,
+        around: &Around<'_, '_>,
+        i: usize,
+        mates: Reg,
+        lanes: Mask,
+    ) -> Result<bool, String> {
+        let mates = self.registers.get(around.code, mates);
+        let mut wanted = lanes_of(lanes).map(|l| mates[l] & !self.gone);
+        let first = wanted.next().unwrap_or(lanes);
+        if lanes & !first != 0 || wanted.any(|other| other != first) {
+            return Err(format!("lanes {lanes:#x} meet, not all of which mean lanes {first:#x}"));
+        }
+        if lanes != first {
             self.paths[i].state = State::Mates;
         }
-        are_here
+        Ok(lanes == first)
     }
 }

@@ -32,6 +32,8 @@ pub(super) struct Body<'m, 't, 'a> {
     /// Registers of 16 bits, series by series.
     short: Vec<std::ops::Range<u32>>,
     static_shared: usize,
+    /// The statement is of 16 bits: its numbers have no more.
+    has_short_numbers: bool,
     /// Where `ret` leads to, in functions that are called.
     returns: Vec<usize>,
     /// Of the statement that is read.
@@ -56,6 +58,7 @@ pub(super) fn lower<'t, 'a>(
         n_cells: 0,
         short: Vec::new(),
         static_shared: around.static_shared,
+        has_short_numbers: false,
         returns: Vec::new(),
         line: 0,
         guard: None,
@@ -199,6 +202,7 @@ impl<'t, 'a> Body<'_, 't, 'a> {
             self.guard = Some(Guard { pred, is_not });
         }
         let parts: Vec<&str> = s.opcode.split('.').collect();
+        self.has_short_numbers = matches!(parts.last(), Some(&("b16" | "u16" | "s16")));
         match (parts[0], &s.operands[..]) {
             ("bra", [Operand::Name(label)]) => {
                 let id = self.scopes.label(label)?;
@@ -302,6 +306,7 @@ impl<'t, 'a> Body<'_, 't, 'a> {
     /// Of up to 32 bits.
     pub(super) fn reg(&mut self, operand: &Operand<'a>) -> Result<Reg> {
         match operand {
+            Operand::Number(n) if self.has_short_numbers => Ok(self.constant(*n as u32 & 0xffff)),
             Operand::Number(n) => Ok(self.constant(*n as u32)),
             Operand::Name(name) => {
                 if let Some(special) = special(name) {

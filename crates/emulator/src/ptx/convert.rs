@@ -76,14 +76,14 @@ fn form(how: &[&str], to: &str, from: &str) -> Option<Form> {
     use Form::{Narrow, Same, Wide, Widen};
     let is_int = |t: &str| t.starts_with(['u', 's']);
     Some(match (how, to, from) {
-        (_, "u64" | "s64", "u64" | "s64") => each!(Wide, |a| a),
-        (_, "u32" | "s32", "u64" | "s64") => each!(Narrow, |a| a as u32),
-        (_, "u16" | "s16", "u64" | "s64") => each!(Narrow, |a| a as u32 & 0xffff),
-        (_, "u8" | "s8", "u64" | "s64") => each!(Narrow, |a| a as u32 & 0xff),
-        (_, "u64" | "s64", from) if is_int(from) => from_int!(Widen, from, |x| x as u64),
-        (_, "u32" | "s32", from) if is_int(from) => from_int!(Same, from, |x| x as u32),
-        (_, "u16" | "s16", from) if is_int(from) => from_int!(Same, from, |x| x as u32 & 0xffff),
-        (_, "u8" | "s8", from) if is_int(from) => from_int!(Same, from, |x| x as u32 & 0xff),
+        ([], "u64" | "s64", "u64" | "s64") => each!(Wide, |a| a),
+        ([], "u32" | "s32", "u64" | "s64") => each!(Narrow, |a| a as u32),
+        ([], "u16" | "s16", "u64" | "s64") => each!(Narrow, |a| a as u32 & 0xffff),
+        ([], "u8" | "s8", "u64" | "s64") => each!(Narrow, |a| a as u32 & 0xff),
+        ([], "u64" | "s64", from) if is_int(from) => from_int!(Widen, from, |x| x as u64),
+        ([], "u32" | "s32", from) if is_int(from) => from_int!(Same, from, |x| x as u32),
+        ([], "u16" | "s16", from) if is_int(from) => from_int!(Same, from, |x| x as u32 & 0xffff),
+        ([], "u8" | "s8", from) if is_int(from) => from_int!(Same, from, |x| x as u32 & 0xff),
         (["rn"], "f32", "u64") => each!(Narrow, |a| (a as f32).to_bits()),
         (["rn"], "f32", "s64") => each!(Narrow, |a| (a as i64 as f32).to_bits()),
         (["rn"], "f32", from) if is_int(from) => from_int!(Same, from, |x| (x as f32).to_bits()),
