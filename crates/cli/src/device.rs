@@ -118,9 +118,11 @@ mod cuda {
     fn give_up() {
         let failure = Failure::internal(format!("the device has not answered for {} s", STUCK.as_secs()))
             .hint("the process ends, which frees the device; please report how this came about");
-        crate::screen::error(&failure.message, failure.hint.as_deref());
-        // The driver may wait for the device at the process's end, too.
-        std::thread::spawn(move || std::process::exit(failure.code.into()));
+        // Whoever is told may not listen, and the driver may wait for the device at the process's end, too.
+        std::thread::spawn(move || {
+            crate::screen::error(&failure.message, failure.hint.as_deref());
+            std::process::exit(failure.code.into())
+        });
         std::thread::sleep(Duration::from_secs(5));
         std::process::abort();
     }

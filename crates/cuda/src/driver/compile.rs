@@ -20,15 +20,20 @@ pub(crate) fn arch_for(sm: u32) -> String {
 }
 
 /// Targets whose machine code a device runs, its own first: that of older cards of the same generation, but for what is one card's
-/// own (`a`).
+/// own (`a`). Boards (Orin, Thor) run no cards' code, by NVIDIA's guide.
 pub(crate) fn arches_for(sm: u32) -> Vec<String> {
+    let is_board = matches!(sm, 87 | 101 | 110);
     let older = |arch: &&&str| {
         let other = arch.strip_prefix("sm_").and_then(|n| n.parse::<u32>().ok());
-        other.is_some_and(|other| other / 10 == sm / 10 && other < sm)
+        !is_board && other.is_some_and(|other| other / 10 == sm / 10 && other < sm)
     };
     let older = RELEASE_ARCHES.iter().rev().filter(older).map(|arch| arch.to_string());
     std::iter::once(arch_for(sm)).chain(older).collect()
 }
+
+/// From this on kernels are the same for every card: those for others differ in what they ask of one, and the host asks for it by the
+/// card.
+const FIRST_ALIKE: u32 = 120;
 
 /// What NVRTC is asked for: a device's machine code, or, of one newer than it knows, the text for the newest that it does, which the device's driver
 /// compiles on.
@@ -37,30 +42,33 @@ pub(crate) fn target_for(sm: u32) -> String {
 }
 
 fn target_among(sm: u32, known: &[u32]) -> String {
-    let newest = known.iter().filter(|known| **known < sm).max();
+    let newest = known.iter().filter(|known| (FIRST_ALIKE..sm).contains(*known)).max();
     match newest {
-        // Not that of a card's own instructions, which no other has.
         Some(newest) if !known.contains(&sm) => format!("compute_{newest}"),
         _ => arch_for(sm),
     }
 }
 
-/// The same as text.
-pub(crate) fn text_for(arch: &str) -> String {
-    arch.replace("sm_", "compute_")
+/// As text, which the driver compiles on.
+pub(crate) fn text_for(sm: u32) -> String {
+    arch_for(sm).replace("sm_", "compute_")
 }
 
-/// Compute capabilities; none without NVRTC.
+/// Compute capabilities; none without NVRTC, or with one too old to say.
 fn nvrtc_knows() -> Vec<u32> {
-    if !nvrtc_is_present() {
+    if nvrtc_version() < (11, 2) {
         return Vec::new();
     }
     let mut n = 0;
-    // SAFETY: the library is there; `n` receives a number.
-    unsafe { sys::nvrtcGetNumSupportedArchs(&mut n) };
+    // SAFETY: the library is there and has this function; `n` receives a number.
+    if unsafe { sys::nvrtcGetNumSupportedArchs(&mut n) } != nvrtcResult::NVRTC_SUCCESS {
+        return Vec::new();
+    }
     let mut known = vec![0i32; n.max(0) as usize];
     // SAFETY: as long as NVRTC says.
-    unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) };
+    if unsafe { sys::nvrtcGetSupportedArchs(known.as_mut_ptr()) } != nvrtcResult::NVRTC_SUCCESS {
+        return Vec::new();
+    }
     known.into_iter().filter_map(|sm| u32::try_from(sm).ok()).collect()
 }
 
@@ -174,16 +182,14 @@ mod tests {
     #[test]
     fn a_card_newer_than_the_compiler_gets_text_for_the_newest_that_this_knows() {
         let known = [75, 80, 86, 89, 90, 100, 120];
-        for (sm, target) in [
-            (80, "sm_80"),
-            (90, "sm_90a"),
-            (120, "sm_120"),
-            (121, "compute_120"),
-            (103, "compute_100"),
-            (200, "compute_120"),
-        ] {
+        for (sm, target) in
+            [(80, "sm_80"), (90, "sm_90a"), (120, "sm_120"), (121, "compute_120"), (200, "compute_120")]
+        {
             assert_eq!(target_among(sm, &known), target, "{sm}");
         }
+        // Kernels for these differ from those for others in what they ask of a card.
+        assert_eq!(target_among(103, &known), "sm_103");
+        assert_eq!(target_among(120, &known[..5]), "sm_120");
         // It will say itself that it does not know a card so old, or that it is not there.
         assert_eq!(target_among(70, &known), "sm_70");
         assert_eq!(target_among(90, &[]), "sm_90a");
@@ -194,7 +200,7 @@ mod tests {
         for (sm, arches) in [
             (80, &["sm_80"][..]),
             (86, &["sm_86", "sm_80"]),
-            (87, &["sm_87", "sm_86", "sm_80"]),
+            (87, &["sm_87"]),
             (89, &["sm_89", "sm_86", "sm_80"]),
             (90, &["sm_90a"]),
             (100, &["sm_100a"]),

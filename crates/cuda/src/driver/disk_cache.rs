@@ -23,11 +23,11 @@ impl DiskCache {
         let bytes = std::fs::read(folder.file(name)).ok()?;
         folder.touch(name, now);
         // A file that was cut off is not handed to the driver, which trusts the ELF header.
-        is_whole_elf(&bytes).then_some(bytes)
+        is_whole(&bytes).then_some(bytes)
     }
 
     pub(super) fn write(&self, name: &str, cubin: &[u8]) {
-        if let Some(folder) = self.0.as_ref().filter(|_| is_whole_elf(cubin)) {
+        if let Some(folder) = self.0.as_ref().filter(|_| is_whole(cubin)) {
             // Without it the next run compiles again.
             let _ = folder.write(name, cubin);
         }
@@ -56,7 +56,7 @@ fn parts(file: &str) -> Option<(&str, &str)> {
     let is_made = nvrtc.split_once('.').is_some_and(|(major, minor)| is_number(major) && is_number(minor))
         && hash.len() == 32
         && hash.bytes().all(|b| b.is_ascii_hexdigit())
-        && arch.starts_with("sm_")
+        && (arch.starts_with("sm_") || arch.starts_with("compute_"))
         && !module.is_empty()
         && parts.next().is_none();
     is_made.then_some((module, arch))
@@ -66,6 +66,12 @@ fn is_current(file: &str) -> bool {
     parts(file).is_some_and(|(module, arch)| {
         modules().any(|m| m == module) && file == name(module, arch, source_hash(module))
     })
+}
+
+/// Machine code, or text, which ends with its only zero.
+fn is_whole(code: &[u8]) -> bool {
+    let ends_with_zero = || code.iter().position(|byte| *byte == 0) == code.len().checked_sub(1);
+    is_whole_elf(code) || code.starts_with(b"//") && ends_with_zero()
 }
 
 /// Whether the section headers, which lie at the end of a cubin, are all there.
@@ -156,5 +162,15 @@ mod tests {
         assert!(!is_whole_elf(b""), "empty");
         elf[0x28..0x30].fill(0xff);
         assert!(!is_whole_elf(&elf), "an offset that overflows");
+    }
+
+    #[test]
+    fn text_is_kept_up_to_its_zero() {
+        assert!(is_whole(b"//\n.version 9.0\n\0"));
+        for cut in [&b"//\n.vers"[..], b"//\n\0.version 9.0\n\0", b"\0", b""] {
+            assert!(!is_whole(cut));
+        }
+        let named = name("norm", "compute_121", 5);
+        assert_eq!(parts(&named), Some(("norm", "compute_121")));
     }
 }

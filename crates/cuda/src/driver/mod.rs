@@ -143,7 +143,7 @@ impl Device {
     /// Whether the device can be opened, or why not: without a context, which takes a while to make.
     pub fn check(ordinal: usize) -> Result<()> {
         let sm = probe(ordinal)?.sm;
-        modules::check_kernels(&compile::arches_for(sm), &compile::target_for(sm))
+        modules::check_kernels(sm, &compile::arches_for(sm))
     }
 
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
@@ -159,12 +159,7 @@ impl Device {
         let max_window_bytes =
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_ACCESS_POLICY_WINDOW_SIZE)?.max(0);
         let sm = pretence.sm.unwrap_or(own);
-        // Code for another card goes through the driver's own compiler.
-        let modules = if sm == own {
-            modules::Modules::new(compile::arches_for(sm), compile::target_for(sm))?
-        } else {
-            modules::Modules::new(Vec::new(), compile::text_for(&compile::arch_for(sm)))?
-        };
+        let modules = modules::Modules::new(sm, sm != own)?;
         let mut context = std::ptr::null_mut();
         // SAFETY: `device` is a device of the driver's; released in `drop`.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
 
-use super::compile::{compile, nvrtc_is_present};
+use super::compile::{self, nvrtc_is_present};
 use super::disk_cache::{self, DiskCache};
 use super::{CudaError, Result, archive, check};
 use crate::kernels::source_hash;
@@ -70,10 +70,11 @@ impl Kernel {
 }
 
 pub(super) struct Modules {
+    sm: u32,
+    /// The device is another, whose driver compiles text for this one.
+    is_pretence: bool,
     /// Whose code the device runs, its own first.
     arches: Vec<String>,
-    /// What is compiled where none of it is embedded.
-    target: String,
     cache: DiskCache,
     loaded: Mutex<Loaded>,
 }
@@ -90,11 +91,12 @@ struct ModuleHandle(sys::CUmodule);
 unsafe impl Send for ModuleHandle {}
 
 impl Modules {
-    pub(super) fn new(arches: Vec<String>, target: String) -> Result<Self> {
-        check_kernels(&arches, &target)?;
+    pub(super) fn new(sm: u32, is_pretence: bool) -> Result<Self> {
+        let arches = if is_pretence { Vec::new() } else { compile::arches_for(sm) };
+        check_kernels(sm, &arches)?;
         let cache = DiskCache::of_user();
         cache.remove_unused(SystemTime::now());
-        Ok(Self { arches, target, cache, loaded: Mutex::default() })
+        Ok(Self { sm, is_pretence, arches, cache, loaded: Mutex::default() })
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
@@ -126,15 +128,15 @@ impl Modules {
         if let Some(cubin) = embedded(module, &self.arches) {
             return load_cubin(cubin);
         }
-        let arch = &self.target;
-        let kept_as = disk_cache::name(module, arch, source_hash(module));
+        let arch = if self.is_pretence { compile::text_for(self.sm) } else { compile::target_for(self.sm) };
+        let kept_as = disk_cache::name(module, &arch, source_hash(module));
         if let Some(cubin) = self.cache.read(&kept_as, SystemTime::now())
             // A damaged file is compiled again.
             && let Ok(handle) = load_cubin(&cubin)
         {
             return Ok(handle);
         }
-        let cubin = compile(module, arch)?;
+        let cubin = compile::compile(module, &arch)?;
         self.cache.write(&kept_as, &cubin);
         load_cubin(&cubin)
     }
@@ -150,10 +152,10 @@ impl Modules {
 }
 
 /// Refuses where there would be no kernels.
-pub(super) fn check_kernels(arches: &[String], target: &str) -> Result<()> {
+pub(super) fn check_kernels(sm: u32, arches: &[String]) -> Result<()> {
     // Whoever embeds one embeds all.
-    let can_be_had = nvrtc_is_present() || embedded("norm", arches).is_some();
-    can_be_had.then_some(()).ok_or_else(|| CudaError::NoCompiler { arch: target.into() })
+    let can_be_had = embedded("norm", arches).is_some() || nvrtc_is_present();
+    can_be_had.then_some(()).ok_or_else(|| CudaError::NoCompiler { arch: compile::arch_for(sm) })
 }
 
 /// The first there is.

@@ -265,6 +265,7 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.device.make_current().is_ok() {
+            let _waiting = Waiting::begin();
             // SAFETY: created in `new`, destroyed once, and nothing it was asked for is under way any more.
             unsafe {
                 sys::cuStreamSynchronize(self.stream);
