@@ -6,13 +6,14 @@
 // rows are few, and gathering them from an image would cost as much.
 // A row's sums have one order whatever rows stand beside it.
 #pragma once
-#include "choice.cuh"
 #include "linear_params.cuh"
 #include "linear_sums.cuh"
+#include "route.cuh"
 
 #define EXPERT_WARPS 8
 #define EXPERT_THREADS (32 * EXPERT_WARPS)
 #define MAX_CHOOSERS 2048  // rows of the largest bucket
+#define MAX_CHOOSING 64     // rows whose experts a launch chooses itself
 
 // Of a stack.
 struct ExpertMatrix {
@@ -33,6 +34,7 @@ struct ExpertParams {
     u32 k, x_pairs, cols, n_out;
     u32 paired, glu_kind;
     float alpha, limit;
+    Router router;  // of rows for which nobody has chosen yet; no logits: `choices` are there
 };
 
 // A warp's share of a stage's inputs: of rows warp and warp + 8 the stage's cells, a stage ahead in registers.
@@ -129,10 +131,11 @@ __device__ __forceinline__ void sum_format(Sums<TILES>& acc, const ExpertParams&
 #undef SUM
 }
 
-// The pairs that chose the same expert as the block's, in order; 0 where an earlier pair has.
-__device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_pairs, u16* mine) {
+// The pairs that chose the same expert as the block's, in order, and which it is; 0 where an earlier pair has.
+__device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_pairs, u16* mine, u32& expert) {
     __shared__ u32 found;
-    const u32 expert = choices[pair].index, lane = threadIdx.x & 31;
+    const u32 lane = threadIdx.x & 31;
+    expert = choices[pair].index;
     bool is_taken = false;
     for (u32 i = threadIdx.x; i < pair; i += EXPERT_THREADS) is_taken |= choices[i].index == expert;
     if (__syncthreads_or(is_taken)) return 0;
@@ -150,6 +153,39 @@ __device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_p
     return found;
 }
 
+// The same where the block chooses: its pair is the so-manieth expert of its row, and rows have chosen it too where it is among their
+// best. Blocks of a row's first pair also store what the row chose, for the launches behind this one.
+__device__ __forceinline__ u32 choose(const ExpertParams& p, u32 n_rows, u16* mine, u32& expert) {
+    __shared__ u16 ranks[MAX_CHOOSING];
+    __shared__ u32 chosen, found;
+    const u32 row = blockIdx.x / p.k, own_rank = blockIdx.x % p.k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    if (warp == 0) {
+        const bool stores = own_rank == 0 && blockIdx.y == 0;
+        const u32 e = stores ? route_row(p.router, row) : best_experts(p.router.logits + (u64)row * p.router.n_experts, p.router.n_experts, own_rank + 1, [](u32, u32, float) {});
+        if (lane == 0) chosen = e;
+    }
+    __syncthreads();
+    expert = chosen;
+    for (u32 r = warp; r < n_rows; r += EXPERT_WARPS) {
+        const u32 rank = r == row ? own_rank : rank_of(p.router, r, expert);
+        if (lane == 0) ranks[r] = (u16)min(rank, p.k);
+    }
+    __syncthreads();
+    if (warp == 0) {
+        u32 n = 0;
+        bool is_taken = false;
+        for (u32 first = 0; first < n_rows; first += 32) {
+            const u32 r = first + lane, rank = r < n_rows ? ranks[r] : p.k, which = __ballot_sync(0xffffffffu, rank < p.k);
+            if (rank < p.k) mine[n + __popc(which & ((1u << lane) - 1))] = (u16)(r * p.k + rank);
+            is_taken |= __any_sync(0xffffffffu, rank < p.k && r < row);
+            n += __popc(which);
+        }
+        if (lane == 0) found = is_taken ? 0 : n;
+    }
+    __syncthreads();
+    return found;
+}
+
 template <Formats FORMATS, int TILES>
 __device__ __forceinline__ void experts(const ExpertParams& p) {
     extern __shared__ __align__(128) u8 shared[];
@@ -157,11 +193,12 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
     __shared__ float ups[EXPERT_THREADS / 2][TILES * 4 + 1];
     pdl_wait();
     pdl_next();
-    const u32 n_pairs = *p.n_rows * p.k;
+    const u32 n_rows = *p.n_rows, n_pairs = n_rows * p.k;
     if (blockIdx.x >= n_pairs) return;
-    const u32 n = choosers(p.choices, blockIdx.x, n_pairs, mine);
+    u32 expert;
+    const u32 n = p.router.logits ? choose(p, n_rows, mine, expert) : choosers(p.choices, blockIdx.x, n_pairs, mine, expert);
     if (n == 0) return;
-    const u32 warp = threadIdx.x >> 5, expert = p.choices[blockIdx.x].index;
+    const u32 warp = threadIdx.x >> 5;
     const u32 which = p.paired ? warp / 4 : 0, output = p.paired ? blockIdx.y * 64 + warp % 4 * 16 : blockIdx.y * 128 + warp * 16;
     const ExpertMatrix& m = p.parts[which];
     // A warp without outputs reads another's weights, and stores nothing.

@@ -304,7 +304,11 @@ impl CaseBuilder {
         self.build_observing(move |r| Observed { acts: Vec::new(), choices: vec![record(r)] })
     }
 
-    fn build_observing(self, record: impl Fn(&mut Recorder) -> Observed + Send + Sync + 'static) -> Case {
+    /// The same for any buffers.
+    pub(crate) fn build_observing(
+        self,
+        record: impl Fn(&mut Recorder) -> Observed + Send + Sync + 'static,
+    ) -> Case {
         Case { weights: Arc::new(self.weights), record: Box::new(record), ..self.case }
     }
 }

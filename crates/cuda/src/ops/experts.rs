@@ -8,23 +8,33 @@ use crate::linear::TileView;
 use crate::repack::{CELL_BYTES, CELL_COLS, MXFP4, TILE_OUTPUTS};
 use crate::weights::RawView;
 
-/// `MAX_EXPERTS` of `route.cu`.
+/// `MAX_EXPERTS` of `route.cuh`.
 pub(crate) const MAX_EXPERTS: usize = 1024;
 /// Outputs of a block: a warp each.
 const OUTPUTS: usize = 8;
-/// Of `expert_tiles.cuh`: warps of a block, and shared memory its kernels have besides, at most.
+/// Of `expert_tiles.cuh`: warps of a block, rows whose experts a launch may choose itself, and shared memory its kernels have besides, at
+/// most.
 const WARPS: usize = 8;
+const MAX_CHOOSING: usize = 64;
+/// Rows times logits, at most, where a launch chooses itself: every block of every row's experts reads all logits. With 16 rows and 10 of 512
+/// experts in 8 blocks each that is 42 MB of loads, of which blocks of a multiprocessor share most: by count, not measured, no more than
+/// the launch that is saved, which takes about 2.5 us. It grows by the square of the rows.
+const MAX_CHOOSING_READS: usize = 16 * 16 * 512;
 const STATIC_BYTES: usize = 9 << 10;
 
-kernel_params!(RouteParams {
-    n_rows: u64,
+/// `Router` of `route.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Router {
     logits: u64,
     choices: u64,
     n_experts: u32,
     k: u32,
     rule: u32,
     pad: u32,
-});
+}
+
+kernel_params!(RouteParams { n_rows: u64, router: Router });
 /// `ExpertMatrix` of `expert_tiles.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -63,6 +73,7 @@ kernel_params!(TileParams {
     glu_kind: u32,
     alpha: f32,
     limit: f32,
+    router: Router,
 });
 kernel_params!(SumParams { n_rows: u64, parts: u64, choices: u64, stream: u64, k: u32, hidden: u32 });
 kernel_params!(GluParams {
@@ -96,22 +107,39 @@ kernel_params!(AddParams {
     pad: u32,
 });
 
-pub(super) fn route(cx: &Cx<'_>, op: &Route) -> Result<()> {
+fn router(cx: &Cx<'_>, op: &Route) -> Router {
     let rule = match op.rule {
         RouteRule::SoftmaxRenormalised => 0,
         RouteRule::Softmax => 1,
         RouteRule::TopThenSoftmax => 2,
     };
-    let params = RouteParams {
-        n_rows: cx.count(op.logits),
+    Router {
         logits: cx.act(op.logits),
         choices: cx.choice(op.choice),
         n_experts: op.n_experts as u32,
         k: cx.k(op.choice) as u32,
         rule,
         pad: 0,
-    };
-    cx.launch(("route", "route"), [cx.capacity(op.logits) as usize, 1, 1], 32, 0, &params)
+    }
+}
+
+/// The choice that `ops` begins with, by the launch of the experts' first half, if that is next and there are few rows and logits. Returns
+/// how many ops that was.
+pub(super) fn route(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let [Op::Route(op), behind @ ..] = ops else { return Ok(0) };
+    let router = router(cx, op);
+    let rows = cx.capacity(op.logits) as usize;
+    if rows <= MAX_CHOOSING
+        && rows * rows * op.n_experts <= MAX_CHOOSING_READS
+        && let [glu @ Op::ExpertGlu(experts), ..] = behind
+        && experts.choice == op.choice
+        && let (Some(gate), Some(up)) = (cx.weights.tiles(experts.gate), cx.weights.tiles(experts.up))
+    {
+        cx.forget_images(glu);
+        return glu_in_tiles(cx, experts, [&gate, &up], router).map(|()| 2);
+    }
+    let params = RouteParams { n_rows: cx.count(op.logits), router };
+    cx.launch(("route", "route"), [rows, 1, 1], 32, 0, &params).map(|()| 1)
 }
 
 /// Whether experts begin and end with tiles of 16 outputs.
@@ -150,6 +178,7 @@ fn tile_params(
         glu_kind: 0,
         alpha: 0.0,
         limit: 0.0,
+        router: Router::default(),
     }
 }
 
@@ -169,7 +198,8 @@ fn launch_tiles(cx: &Cx<'_>, stack: &TileView, bucket: usize, params: &TileParam
     cx.launch(kernel, grid, 32 * WARPS as u32, shared(tiles), params)
 }
 
-fn glu_in_tiles(cx: &Cx<'_>, op: &ExpertGlu, gate: &TileView, up: &TileView) -> Result<()> {
+/// `router`: by whose logits rows choose, where they have not.
+fn glu_in_tiles(cx: &Cx<'_>, op: &ExpertGlu, [gate, up]: [&TileView; 2], router: Router) -> Result<()> {
     let (glu_kind, alpha, limit) = glu_params(op.glu);
     let bias = |id| cx.weights.opt_vector(id);
     let params = TileParams {
@@ -183,6 +213,7 @@ fn glu_in_tiles(cx: &Cx<'_>, op: &ExpertGlu, gate: &TileView, up: &TileView) -> 
         glu_kind,
         alpha,
         limit,
+        router,
         ..tile_params(cx, gate, op.x, op.choice, [cx.k(op.choice), cx.width(op.x)])
     };
     launch_tiles(cx, gate, cx.capacity(op.x) as usize, &params)
@@ -216,7 +247,7 @@ fn add_parts(cx: &Cx<'_>, op: &ExpertAdd) -> Result<()> {
 
 pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
     if let (Some(gate), Some(up)) = (cx.weights.tiles(op.gate), cx.weights.tiles(op.up)) {
-        return glu_in_tiles(cx, op, &gate, &up);
+        return glu_in_tiles(cx, op, [&gate, &up], Router::default());
     }
     let (glu_kind, alpha, limit) = glu_params(op.glu);
     let k = cx.k(op.choice);

@@ -8,6 +8,7 @@ mod folded_norm;
 mod linear;
 pub(crate) mod prompt_linear;
 pub(crate) mod recurrent;
+mod router;
 mod row_ops;
 mod sample;
 
@@ -185,7 +186,7 @@ pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn 
         Op::Embed { table, .. } => (vec![*table], false),
         Op::ExpertGlu(e) => (vec![e.gate, e.up], experts::glu_has_tiles(e, weights)),
         Op::ExpertAdd(e) => (vec![e.down], experts::are_whole_tiles(&[plan.act(e.stream).width])),
-        _ => (linear_matrices(op), true),
+        _ => (linear_matrices(op), !router::takes(plan, weights, op)),
     };
     let takes = |fast: &dyn LinearKernels| matrices.iter().all(|id| fast.takes(weights.matrix(*id)));
     let in_tiles = has_kernels && fast.is_some_and(takes);
@@ -250,6 +251,8 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
             None => match op {
                 Op::Embed { .. } | Op::LoadTaps { .. } => row_ops::first_rows(cx, rest)?,
                 Op::AttentionPrepare(_) => attention::prepare(cx, rest)?,
+                Op::Norm { .. } => router::launch(cx, rest)?,
+                Op::Route(_) => experts::route(cx, rest)?,
                 Op::ExpertAdd(_) => experts::add(cx, rest)?,
                 _ => {
                     launch(op, cx)?;
@@ -265,7 +268,6 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
 fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
     cx.forget_images(op);
     match op {
-        Op::Norm { x, norm, out, tap } => row_ops::norm(cx, *x, *norm, *out, *tap),
         Op::Select { x, out } => row_ops::select(cx, *x, *out),
         Op::Angles { inv_freq, magnitude, out } => row_ops::angles(cx, *inv_freq, *magnitude, *out),
         Op::GatedNorm { x, gate, norm, head_dim, out } => {
@@ -276,10 +278,12 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         Op::Linear { .. } | Op::LinearAdd { .. } | Op::LinearGlu { .. } => {
             unreachable!("taken by `linear::launch`")
         }
-        Op::Embed { .. } | Op::LoadTaps { .. } | Op::AttentionPrepare(_) | Op::ExpertAdd(_) => {
-            unreachable!("taken together with their neighbours")
-        }
-        Op::Route(op) => experts::route(cx, op),
+        Op::Embed { .. }
+        | Op::LoadTaps { .. }
+        | Op::Norm { .. }
+        | Op::AttentionPrepare(_)
+        | Op::Route(_)
+        | Op::ExpertAdd(_) => unreachable!("taken together with their neighbours"),
         Op::ExpertGlu(op) => experts::glu(cx, op),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),

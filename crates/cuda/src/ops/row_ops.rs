@@ -7,9 +7,9 @@ use crate::driver::Result;
 use crate::linear::{ImageShape, PromptImage};
 use crate::step_data::StepView;
 
-/// Numbers of a row that `norm.cu` keeps: `4 * KEPT_CHUNKS * THREADS`, and of `FEW_THREADS`.
+/// Numbers of a row that `norm.cuh` keeps: `4 * KEPT_CHUNKS * NORM_THREADS`, and of `NARROW_NORM_THREADS`.
 const MAX_NORM_CHUNKS: usize = 8192;
-const NARROW_NORM: usize = 4096;
+pub(super) const NARROW_NORM: usize = 4096;
 /// Blocks of a row in `row_cluster.cuh`, where there are clusters, and threads of a block.
 const RANKS: usize = 8;
 pub(super) const ROW_THREADS: u32 = 512;
@@ -174,7 +174,7 @@ pub(super) fn norm_and_image(
     launch_norm(cx, x, ["rms_norm_narrow", "rms_norm"], &params)
 }
 
-fn norm_params(
+pub(super) fn norm_params(
     cx: &Cx<'_>,
     x: Act,
     norm: RmsNorm,

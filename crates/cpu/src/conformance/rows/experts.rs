@@ -3,7 +3,7 @@
 use overdraft_formats::DType;
 use overdraft_plan::{ExpertAdd, ExpertGlu, Glu, LinearOut, Op, RmsNorm, Route, RouteRule};
 
-use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Input, Kind};
+use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Input, Kind, Observed};
 
 const RULES: [RouteRule; 3] = [RouteRule::SoftmaxRenormalised, RouteRule::Softmax, RouteRule::TopThenSoftmax];
 
@@ -15,6 +15,17 @@ pub(super) fn routes() -> Vec<Case> {
         }
         cases.push(route(rule, 16, 4, Ties::Many));
     }
+    // More experts than a lane holds at first, and than it holds twice.
+    cases.extend([route(RULES[0], 200, 10, Ties::Few), route(RULES[1], 513, 6, Ties::Few)]);
+    // Columns of less than a step, of several, of no whole step, and more than a block holds of a row.
+    cases.extend([
+        norm_and_router(8, 64, false, false),
+        norm_and_router(45, 1100, true, true),
+        norm_and_router(128, 2880, true, false),
+        norm_and_router(16, 4096, false, true),
+        norm_and_router(16, 4224, true, true),
+        norm_and_router(8, 70, false, false),
+    ]);
     cases
 }
 
@@ -90,6 +101,37 @@ fn route(rule: RouteRule, n_experts: usize, k: usize, ties: Ties) -> Case {
         let choice = r.choice(k);
         r.push(Op::Route(Route { logits, rule, n_experts, choice }));
         choice
+    })
+}
+
+/// What a layer of experts begins with: the norm, the router that reads it, who is chosen. With a gate the router's op has a second
+/// output, and something else reads the norm. A backend may run the first two together.
+fn norm_and_router(n_experts: usize, width: usize, with_bias: bool, with_gate: bool) -> Case {
+    let name = format!("{n_experts} behind a norm of {width}, bias {with_bias}, gate {with_gate}");
+    let mut b = CaseBuilder::new(Kind::Route, Arithmetic::Weights(DType::F32), name);
+    let stream = b.input(width, 3.0);
+    let norm = RmsNorm { weight: b.norm_weight(width), eps: 1e-2 };
+    let router = b.matrix(DType::F32, n_experts, width);
+    let bias = with_bias.then(|| b.bias(n_experts));
+    let others = with_gate.then(|| (b.matrix(DType::F32, 1, width), b.matrix(DType::F32, 17, width)));
+    b.build_observing(move |r| {
+        let stream = stream.record(r);
+        let (normed, logits, choice) = (r.act(width), r.act(n_experts), r.choice(K));
+        let mut outs = vec![LinearOut { weight: router, bias, out: logits }];
+        let mut acts = vec![normed, logits];
+        r.push(Op::Norm { x: stream, norm, out: normed, tap: None });
+        if let Some((gate, _)) = others {
+            outs.push(LinearOut { weight: gate, bias: None, out: r.act(1) });
+            acts.push(outs[1].out);
+        }
+        r.push(Op::Linear { x: normed, outs });
+        r.push(Op::Route(Route { logits, rule: RouteRule::Softmax, n_experts, choice }));
+        if let Some((_, other)) = others {
+            let out = r.act(17);
+            r.push(Op::Linear { x: normed, outs: vec![LinearOut { weight: other, bias: None, out }] });
+            acts.push(out);
+        }
+        Observed { acts, choices: vec![choice] }
     })
 }
 
