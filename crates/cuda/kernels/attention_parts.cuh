@@ -13,7 +13,7 @@ struct Attention {
     // [row of the launch, head, SPLITS, d + 2] without the gap.
     float* partials;
     u32* done;  // zero between launches: [row, kv head] four times, one more; otherwise [row, kv head, head block]
-    u8* image;  // of `out` for the linear kernels, where they want one and heads are whole blocks of it
+    u8* image;  // of `out` for the linear kernels, where they want one and a warp has whole blocks of it
     float scale;
     // Rows of the launch: `n_rows` from the first, of `seq_rows` on tensor cores, otherwise of the step.
     u32 first_row, n_rows, heads, kv_heads, d, q_stride, window, see_ahead, cls, kv_type, gated;

@@ -279,6 +279,7 @@ struct Attend {
         float x[4] = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
         if (p.gated) x[0] *= sigmoid(gate.x), x[1] *= sigmoid(gate.y), x[2] *= sigmoid(gate.z), x[3] *= sigmoid(gate.w);
         *(float4*)(p.out + at * D + channel) = make_float4(x[0], x[1], x[2], x[3]);
-        if (D % 128 == 0 && p.image) image_store(p.image, p.shape, row, (head * D + channel) / 128, x);
+        // Of heads of 64 a warp has two side by side.
+        if (p.image) image_store(p.image, p.shape, row, (head * D + channel) / 128, x);
     }
 };

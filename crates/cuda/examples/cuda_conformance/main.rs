@@ -4,6 +4,7 @@
 //!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
 //!   cuda_conformance fixtures [--only family]        every family against Hugging Face's float32 numbers
 //!   cuda_conformance scripts [--only family]         every family, drafted for by a script: bits as without
+//!   cuda_conformance nodes [--only family | FILES]   kernels a layer of a step's graph: at most 8
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take
@@ -20,6 +21,7 @@ mod card;
 #[path = "../../../models/tests/common/mod.rs"]
 mod common;
 mod fixtures;
+mod nodes;
 mod ops;
 mod options;
 mod rounds;
@@ -72,8 +74,9 @@ fn run(pretence: Pretence, args: &[String]) -> Result<bool, String> {
         }
         Some("fixtures") => fixtures::run(&device, &args[1..]),
         Some("scripts") => scripts::run(&device, &args[1..]),
+        Some("nodes") => nodes::run(&device, &args[1..]),
         Some("rounds") => Ok(rounds::run(&device, &args[1..])),
         Some("steps") => steps::run(&device, &args[1..]),
-        _ => Err("one of: ops, fixtures, scripts, rounds, steps".into()),
+        _ => Err("one of: ops, fixtures, scripts, nodes, rounds, steps".into()),
     }
 }

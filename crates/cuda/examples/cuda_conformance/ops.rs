@@ -247,7 +247,7 @@ fn smallest(cases: Vec<(Case, usize)>) -> Vec<(Case, usize)> {
     small.sort_by_key(|(case, _)| case.weights.n_bytes().0);
     small.retain(|(case, _)| {
         // Sizes decide which kernels these take.
-        let sizes = if case.kind.has_state() { &case.name } else { "" };
+        let sizes = if case.layers.is_empty() { "" } else { &case.name };
         let like = format!("{:?} {:?} {} {sizes}", case.kind, case.arithmetic, case.is_prompt);
         let is_new = !seen.contains(&like);
         seen.push(like);

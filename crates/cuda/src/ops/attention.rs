@@ -90,9 +90,7 @@ impl AttentionParams {
     /// For a launch over no rows yet.
     fn new(cx: &Cx<'_>, op: &Attention) -> Self {
         let layer = cx.state.attention(op.layer);
-        // Heads are whole blocks of the image, or the image has a kernel of its own.
-        let (image, shape) =
-            if op.head_dim.is_multiple_of(128) { cx.image_to_make(op.out) } else { Default::default() };
+        let (image, shape) = if makes_image(cx, op) { cx.image_to_make(op.out) } else { Default::default() };
         Self {
             step: cx.step,
             q: cx.act(op.q),
@@ -144,6 +142,32 @@ fn grouping(op: &Attention) -> (usize, usize) {
     let group = op.heads / op.kv_heads;
     let heads = group.next_power_of_two().min(8);
     (heads, group.div_ceil(heads))
+}
+
+/// Heads are whole blocks of the image, or pairs of them in one warp are; else the image has a kernel of its own.
+fn makes_image(cx: &Cx<'_>, op: &Attention) -> bool {
+    op.head_dim.is_multiple_of(128) || has_pairs(op) && runs_in_tiles(cx, op)
+}
+
+/// Whether a key head's query heads, two by two, are 128 channels each.
+fn has_pairs(op: &Attention) -> bool {
+    op.head_dim == 64 && (op.heads / op.kv_heads).is_multiple_of(2)
+}
+
+/// Blocks that put a row's chunks together for a key head, each for as many of its query heads: no more than the device runs at once, and
+/// where two heads share a block of the image each has both.
+fn n_finishers(op: &Attention, bucket: usize, n_multiprocessors: usize) -> usize {
+    let group = op.heads / op.kv_heads;
+    let fits = |n: &usize| {
+        group.is_multiple_of(*n)
+            && n * bucket * op.kv_heads <= n_multiprocessors
+            && !(has_pairs(op) && (group / n) % 2 == 1)
+    };
+    (1..=group).rev().find(fits).unwrap_or(1)
+}
+
+fn runs_in_tiles(cx: &Cx<'_>, op: &Attention) -> bool {
+    cx.state.kv != KvType::F32 && has_tiles(op)
 }
 
 /// Whether keys of 16 bits go through tensor cores.
@@ -292,11 +316,7 @@ fn attention_tiles(cx: &Cx<'_>, op: &Attention) -> Result<()> {
     let n_blocks = at_once * device.n_multiprocessors;
     let n_counters = (bucket.min(TILE_ROWS) * op.kv_heads) as u32;
     let group = op.heads / op.kv_heads;
-    // As many as the device runs at once.
-    let n_finishers = (1..=group)
-        .rev()
-        .find(|n| group.is_multiple_of(*n) && n * bucket * op.kv_heads <= device.n_multiprocessors)
-        .unwrap_or(1);
+    let n_finishers = n_finishers(op, bucket, device.n_multiprocessors);
     let (walk_threads, walk_bytes) = walk_shape(device.sm, op.head_dim);
     let can_walk = walk_bytes <= device.max_shared_bytes;
     let walks = if can_walk && bucket >= WALK_BUCKET { Walks::of(cx.plan()) } else { Walks::None };
@@ -355,7 +375,7 @@ fn tile_entry(kv: KvType, d: usize, tiles: Tiles) -> (&'static str, &'static str
 }
 
 pub(super) fn attention(cx: &Cx<'_>, op: &Attention) -> Result<()> {
-    if cx.state.kv != KvType::F32 && has_tiles(op) {
+    if runs_in_tiles(cx, op) {
         return attention_tiles(cx, op);
     }
     let (heads, blocks) = grouping(op);

@@ -1,8 +1,9 @@
 //! Attention and what prepares it.
 
+use overdraft_formats::DType;
 use overdraft_plan::{
-    Act, Attention, AttentionPrepare, AttentionState, KvType, LayerState, Op, Recorder, Retention, RmsNorm,
-    RopeStyle, VectorId,
+    Act, Attention, AttentionPrepare, AttentionState, KvType, LayerState, LinearOut, MatrixId, Op, Recorder,
+    Retention, RmsNorm, RopeStyle, VectorId,
 };
 
 use crate::conformance::case::{Arithmetic, Case, CaseBuilder, Input, Kind};
@@ -68,6 +69,19 @@ pub(super) fn attentions() -> Vec<Case> {
     shapes().into_iter().map(|s| case(s, Kind::Attention, Arithmetic::Attention(s.kv))).collect()
 }
 
+/// A product behind attention, which a backend may make its input's form for: heads that are halves of 128 channels, two or three to a key
+/// head, and heads that are as many.
+pub(super) fn projections() -> Vec<Case> {
+    let heads = |heads, kv_heads, head_dim| {
+        let shape =
+            Shape { heads, kv_heads, head_dim, rotary_dims: 64, kv: KvType::F16, prompt: 70, ..PLAIN };
+        case(shape, Kind::Linear, Arithmetic::Weights(PROJECTION))
+    };
+    vec![heads(8, 1, 64), heads(4, 2, 64), heads(6, 2, 64), heads(4, 1, 128)]
+}
+
+const PROJECTION: DType = DType::Q8_0;
+
 pub(super) fn prepares() -> Vec<Case> {
     shapes().into_iter().take(8).map(|s| case(s, Kind::AttentionPrepare, Arithmetic::Elementwise)).collect()
 }
@@ -92,6 +106,7 @@ struct Parts {
     q_norm: Option<RmsNorm>,
     k_norm: Option<RmsNorm>,
     sinks: Option<VectorId>,
+    projection: Option<MatrixId>,
 }
 
 fn case(shape: Shape, kind: Kind, arithmetic: Arithmetic) -> Case {
@@ -109,6 +124,7 @@ fn case(shape: Shape, kind: Kind, arithmetic: Arithmetic) -> Case {
         q_norm,
         k_norm,
         sinks: shape.sinks.then(|| b.bias(shape.heads)),
+        projection: (kind == Kind::Linear).then(|| b.matrix(PROJECTION, 40, shape.heads * shape.head_dim)),
     };
     let (kv_heads, head_dim) = (shape.kv_heads, shape.head_dim);
     b.layer(LayerState::Attention(AttentionState { kv_heads, head_dim, class: 0 }));
@@ -157,5 +173,8 @@ fn record(r: &mut Recorder, shape: &Shape, parts: &Parts, kind: Kind) -> Vec<Act
         sinks: parts.sinks,
         layer: 0,
     }));
-    vec![out]
+    let Some(weight) = parts.projection else { return vec![out] };
+    let projected = r.act(40);
+    r.push(Op::Linear { x: out, outs: vec![LinearOut { weight, bias: None, out: projected }] });
+    vec![out, projected]
 }

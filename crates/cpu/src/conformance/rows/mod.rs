@@ -18,7 +18,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         Kind::Select => row_ops::selects(),
         Kind::Angles => row_ops::angles(),
         Kind::GatedNorm => row_ops::gated_norms(),
-        Kind::Linear => linear::linears(),
+        Kind::Linear => linear::linears().into_iter().chain(attention::projections()).collect(),
         Kind::LinearAdd => linear::adds(),
         Kind::LinearGlu => linear::glus(),
         Kind::AttentionPrepare => attention::prepares(),
