@@ -2,7 +2,7 @@
 //
 // A block takes an expert and 64 outputs of its gate and its up matrix, or 128 of its down matrix; each of 8 warps sums 16 of them
 // over all columns, for all rows that chose the expert, 8 or 16 at a time. The first (row, choice) pair that names an expert is
-// the one whose blocks do the work, so nothing is sorted. The input is brought into the form of image.cuh a stage ahead: experts'
+// the one whose blocks do the work, so nothing is sorted. Blocks in front of those take an expert that all rows have, some rows each. The input is brought into the form of image.cuh a stage ahead: experts'
 // rows are few, and gathering them from an image would cost as much.
 // A row's sums have one order whatever rows stand beside it.
 #pragma once
@@ -24,15 +24,24 @@ struct ExpertMatrix {
     u32 pad;
 };
 
-struct ExpertParams {
-    const u32* n_rows;
+// Of all experts that rows choose among, or of one that every row has.
+struct ExpertProduct {
     const float* x;         // [pairs / x_pairs, cols]
-    const Choice* choices;  // [rows, k]
-    float* out;             // [rows, k, n_out]
+    float* out;             // [pairs, n_out]
     ExpertMatrix parts[2];  // gate and up, or down alone
     u32 format, stage_bytes, n_stages, n_cells;
-    u32 k, x_pairs, cols, n_out;
-    u32 paired, glu_kind;
+    u32 x_pairs, cols, n_out, pad;
+};
+
+enum WhoseProduct { CHOSEN, SHARED_BY_ALL };
+
+struct ExpertParams {
+    const u32* n_rows;
+    const Choice* choices;  // [rows, k]
+    ExpertProduct products[2];
+    const u32* n_shared_rows;  // that have the shared one
+    u32 shared_blocks;         // of the grid's first dimension: its blocks are the first, 8 TILES rows each
+    u32 k, paired, glu_kind;
     float alpha, limit;
     Router router;  // of rows for which nobody has chosen yet; no logits: `choices` are there
 };
@@ -41,7 +50,7 @@ struct ExpertParams {
 template <int TILES, int CELLS>
 struct Ahead {
     float x[TILES][CELLS][4];
-    __device__ __forceinline__ void ask(const ExpertParams& p, const u16* rows, u32 n, u32 stage) {
+    __device__ __forceinline__ void ask(const ExpertProduct& p, const u16* rows, u32 n, u32 stage) {
         const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
         // Planes of float weights meet the same columns.
         const u32 first_cell = CELLS == 1 ? stage % p.n_cells : 2 * stage;
@@ -75,7 +84,7 @@ struct Ahead {
 };
 
 template <class F, int TILES>
-__device__ __forceinline__ void sum_rows(Sums<TILES>& acc, const ExpertParams& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
+__device__ __forceinline__ void sum_rows(Sums<TILES>& acc, const ExpertProduct& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
     constexpr int CELLS = IsFloat<F>::value ? 1 : 2;
     constexpr u32 INPUT_BYTES = CELLS * TILES * (CELL_BYTES + REST_BYTES);
     const u32 lane_at = (threadIdx.x & 31) * 16;
@@ -106,7 +115,7 @@ __device__ __forceinline__ void sum_rows(Sums<TILES>& acc, const ExpertParams& p
 }
 
 template <Formats FORMATS, int TILES>
-__device__ __forceinline__ void sum_format(Sums<TILES>& acc, const ExpertParams& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
+__device__ __forceinline__ void sum_format(Sums<TILES>& acc, const ExpertProduct& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
 #define SUM(F) sum_rows<F, TILES>(acc, p, from, stride, slots, inputs, rows, n)
     switch (p.format) {
     case FORMAT_F16: return SUM(F16);
@@ -155,10 +164,10 @@ __device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_p
 
 // The same where the block chooses: its pair is the so-manieth expert of its row, and rows have chosen it too where it is among their
 // best. Blocks of a row's first pair also store what the row chose, for the launches behind this one.
-__device__ __forceinline__ u32 choose(const ExpertParams& p, u32 n_rows, u16* mine, u32& expert) {
+__device__ __forceinline__ u32 choose(const ExpertParams& p, u32 pair, u32 n_rows, u16* mine, u32& expert) {
     __shared__ u16 ranks[MAX_CHOOSING];
     __shared__ u32 chosen, found;
-    const u32 row = blockIdx.x / p.k, own_rank = blockIdx.x % p.k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const u32 row = pair / p.k, own_rank = pair % p.k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     if (warp == 0) {
         const bool stores = own_rank == 0 && blockIdx.y == 0;
         const u32 e = stores ? route_row(p.router, row) : best_experts(p.router.logits + (u64)row * p.router.n_experts, p.router.n_experts, own_rank + 1, [](u32, u32, float) {});
@@ -186,6 +195,15 @@ __device__ __forceinline__ u32 choose(const ExpertParams& p, u32 n_rows, u16* mi
     return found;
 }
 
+// The block's rows of those that all have the shared expert.
+template <u32 ROWS>
+__device__ __forceinline__ u32 rows_of_shared(const ExpertParams& p, u16* mine) {
+    const u32 first = blockIdx.x * ROWS, n_rows = *p.n_shared_rows;
+    if (threadIdx.x < ROWS) mine[threadIdx.x] = (u16)(first + threadIdx.x);
+    __syncthreads();
+    return first < n_rows ? min(n_rows - first, ROWS) : 0;
+}
+
 template <Formats FORMATS, int TILES>
 __device__ __forceinline__ void experts(const ExpertParams& p) {
     extern __shared__ __align__(128) u8 shared[];
@@ -193,28 +211,35 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
     __shared__ float ups[EXPERT_THREADS / 2][TILES * 4 + 1];
     pdl_wait();
     pdl_next();
-    const u32 n_rows = *p.n_rows, n_pairs = n_rows * p.k;
-    if (blockIdx.x >= n_pairs) return;
-    u32 expert;
-    const u32 n = p.router.logits ? choose(p, n_rows, mine, expert) : choosers(p.choices, blockIdx.x, n_pairs, mine, expert);
+    const bool is_shared = blockIdx.x < p.shared_blocks;
+    const ExpertProduct& product = p.products[is_shared ? SHARED_BY_ALL : CHOSEN];
+    if (blockIdx.y * (p.paired ? 64 : 128) >= product.n_out) return;
+    u32 expert = 0, n;
+    if (is_shared) {
+        n = rows_of_shared<8 * TILES>(p, mine);
+    } else {
+        const u32 pair = blockIdx.x - p.shared_blocks, n_rows = *p.n_rows, n_pairs = n_rows * p.k;
+        if (pair >= n_pairs) return;
+        n = p.router.logits ? choose(p, pair, n_rows, mine, expert) : choosers(p.choices, pair, n_pairs, mine, expert);
+    }
     if (n == 0) return;
     const u32 warp = threadIdx.x >> 5;
     const u32 which = p.paired ? warp / 4 : 0, output = p.paired ? blockIdx.y * 64 + warp % 4 * 16 : blockIdx.y * 128 + warp * 16;
-    const ExpertMatrix& m = p.parts[which];
+    const ExpertMatrix& m = product.parts[which];
     // A warp without outputs reads another's weights, and stores nothing.
-    const bool has_outputs = output < p.n_out;
+    const bool has_outputs = output < product.n_out;
     const u32 first = expert * m.stride + m.first + (has_outputs ? output : 0), tile = first / 16, half = tile / 8;
     const u32 tiles = m.n_tiles - 8 * half < 8 ? m.n_tiles - 8 * half : 8;
-    const u8* from = (const u8*)m.tiles + ((u64)half * 8 * p.n_stages + tile % 8) * p.stage_bytes;
+    const u8* from = (const u8*)m.tiles + ((u64)half * 8 * product.n_stages + tile % 8) * product.stage_bytes;
     const Lane l;
     float scale[2], bias[2];
 #pragma unroll
     for (u32 i = 0; i < 2; i++) {
         scale[i] = ((const float*)m.scales)[first + l.g + 8 * i];
-        bias[i] = m.bias && has_outputs ? ((const float*)m.bias)[(u64)expert * p.n_out + output + l.g + 8 * i] : 0.0f;
+        bias[i] = m.bias && has_outputs ? ((const float*)m.bias)[(u64)expert * product.n_out + output + l.g + 8 * i] : 0.0f;
     }
-    u8* const slots = shared + warp * 2 * p.stage_bytes;
-    u8* const inputs = shared + EXPERT_WARPS * 2 * p.stage_bytes;
+    u8* const slots = shared + warp * 2 * product.stage_bytes;
+    u8* const inputs = shared + EXPERT_WARPS * 2 * product.stage_bytes;
 #pragma unroll 1
     for (u32 done = 0; done < n; done += 8 * TILES) {
         Sums<TILES> sums;
@@ -222,7 +247,7 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[t][i] = 0.0f;
-        sum_format<FORMATS, TILES>(sums, p, from, tiles * p.stage_bytes, slots, inputs, mine + done, n - done);
+        sum_format<FORMATS, TILES>(sums, product, from, tiles * product.stage_bytes, slots, inputs, mine + done, n - done);
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -239,7 +264,7 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
                 const u32 row = done + t * 8 + 2 * l.t + (i & 1);
                 if (row >= n) continue;
                 const float y = p.paired ? glu(p.glu_kind, p.alpha, p.limit, sums[t][i], ups[threadIdx.x][t * 4 + i]) : sums[t][i];
-                p.out[(u64)mine[row] * p.n_out + output + l.g + 8 * (i >> 1)] = y;
+                product.out[(u64)mine[row] * product.n_out + output + l.g + 8 * (i >> 1)] = y;
             }
     }
 }

@@ -3,6 +3,7 @@
 #include "choice.cuh"
 #include "image.cuh"
 #include "prompt_image.cuh"
+#include "shared_part.cuh"
 #include "step.cuh"
 
 struct Norm {
@@ -21,6 +22,7 @@ struct Norm {
     const float* parts;    // [rows, k, width]: of sums, what the row's experts add to it first
     const Choice* choices; // [rows, k]
     u32 k, pad;
+    SharedPart shared;
 };
 
 // Of a block: fewer for rows of up to 4096, of which a multiprocessor then has more on their way. The width alone decides which, so a row's bits do not depend on others.
@@ -49,10 +51,8 @@ __device__ __forceinline__ void store_prompt_row(const Norm& p, u32 row, const f
 // What `expert_sum` makes of the row, in its order, put where that puts it.
 template <u32 N>
 __device__ __forceinline__ void add_experts(const Norm& p, u32 row, float4 (&kept)[KEPT_CHUNKS]) {
-#pragma unroll 4
-    for (u32 pair = row * p.k; pair < (row + 1) * p.k; pair++) {
-        const float weight = p.choices[pair].weight;
-        const float4* part = (const float4*)p.parts + (u64)pair * (p.width / 4);
+    const auto add = [&](float weight, const float* parts, u32 nth) {
+        const float4* part = (const float4*)parts + (u64)nth * (p.width / 4);
 #pragma unroll
         for (u32 n = 0; n < KEPT_CHUNKS; n++) {
             const u32 c = n * N + threadIdx.x;
@@ -61,7 +61,10 @@ __device__ __forceinline__ void add_experts(const Norm& p, u32 row, float4 (&kep
             kept[n].x = __fmaf_rn(weight, y.x, kept[n].x), kept[n].y = __fmaf_rn(weight, y.y, kept[n].y);
             kept[n].z = __fmaf_rn(weight, y.z, kept[n].z), kept[n].w = __fmaf_rn(weight, y.w, kept[n].w);
         }
-    }
+    };
+#pragma unroll 4
+    for (u32 pair = row * p.k; pair < (row + 1) * p.k; pair++) add(p.choices[pair].weight, p.parts, pair);
+    if (p.shared.is_of(row)) add(p.shared.factor(row), p.shared.parts, row);
 #pragma unroll
     for (u32 n = 0; n < KEPT_CHUNKS; n++) {
         const u32 c = n * N + threadIdx.x;

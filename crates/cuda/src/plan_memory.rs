@@ -3,7 +3,7 @@
 use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
 
 use crate::linear::LinearKernels;
-use crate::ops::{attention, prompt_linear, recurrent};
+use crate::ops::{attention, expert_tiles, prompt_linear, recurrent};
 use crate::weights::ALIGN;
 
 /// Bytes of a choice: index and weight.
@@ -29,6 +29,8 @@ pub(crate) struct PlanMemory {
     pub(crate) keys: usize,
     /// Of what a prompt's rows count for each other in the largest recurrent op.
     pub(crate) walked: usize,
+    /// Of what an expert that every row has adds to written rows, layers taking turns.
+    pub(crate) shared_parts: usize,
     /// Bytes of the arena the plan needs.
     pub(crate) n_bytes: usize,
     /// Counters of its attention and recurrent ops, which take turns with them.
@@ -65,6 +67,7 @@ impl PlanMemory {
         let keys = place(recurrent_bytes.max().unwrap_or(0));
         let walked = plan.ops.iter().map(|op| recurrent::walked_bytes(&plan, op));
         let walked = place(walked.max().unwrap_or(0));
+        let shared_parts = place(expert_tiles::shared_bytes(&plan, fast));
         let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket));
         let n_counters = n_counters.chain(plan.ops.iter().map(|op| recurrent::n_counters(&plan, op)));
         let n_counters = n_counters.max().unwrap_or(0);
@@ -76,6 +79,7 @@ impl PlanMemory {
             partials,
             keys,
             walked,
+            shared_parts,
             n_bytes: total,
             n_counters,
             n_rows: 0,

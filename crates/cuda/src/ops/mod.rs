@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod commit;
+pub(crate) mod expert_tiles;
 mod experts;
 mod folded_norm;
 mod linear;
@@ -184,8 +185,8 @@ pub(crate) struct Wanted {
 pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn LinearKernels>) -> Wanted {
     let (matrices, has_kernels) = match op {
         Op::Embed { table, .. } => (vec![*table], false),
-        Op::ExpertGlu(e) => (vec![e.gate, e.up], experts::glu_has_tiles(e, weights)),
-        Op::ExpertAdd(e) => (vec![e.down], experts::are_whole_tiles(&[plan.act(e.stream).width])),
+        Op::ExpertGlu(e) => (vec![e.gate, e.up], expert_tiles::glu_has_tiles(e, weights)),
+        Op::ExpertAdd(e) => (vec![e.down], expert_tiles::are_whole_tiles(&[plan.act(e.stream).width])),
         _ => (linear_matrices(op), !router::takes(plan, weights, op)),
     };
     let takes = |fast: &dyn LinearKernels| matrices.iter().all(|id| fast.takes(weights.matrix(*id)));

@@ -3,8 +3,8 @@
 
 use overdraft_plan::{Act, Op, Plan, RowSet};
 
-use super::Cx;
-use super::linear::Held;
+use super::linear::{Held, held};
+use super::{Cx, written};
 use crate::driver::Result;
 use crate::linear::{LinearKernels, PromptImage, PromptInput, Rows};
 
@@ -31,11 +31,15 @@ pub(super) fn can_be_apart(plan: &Plan, op: &Op) -> bool {
         && !matches!(op, Op::Linear { outs, .. } if feeds_router(outs))
 }
 
+/// Rows that an op with input `x` runs on the kernels for written ones, at most.
+pub(super) fn rows_of_op(plan: &Plan, op: &Op, x: Act, fast: &dyn LinearKernels) -> usize {
+    if is_apart(plan, op) { written_rows(plan, fast) } else { plan.capacity(plan.act(x).rows) }
+}
+
 /// Rows of `x` that some op reads as written ones, at most: those an image is made of.
 pub(crate) fn imaged_rows(plan: &Plan, x: Act, fast: &dyn LinearKernels) -> usize {
-    let of_op =
-        |op: &Op| if is_apart(plan, op) { written_rows(plan, fast) } else { plan.capacity(plan.act(x).rows) };
-    plan.ops.iter().filter(|op| input(op) == Some(x)).map(of_op).max().unwrap_or(0)
+    let readers = plan.ops.iter().filter(|op| input(op) == Some(x));
+    readers.map(|op| rows_of_op(plan, op, x, fast)).max().unwrap_or(0)
 }
 
 /// Room for written rows before prompts, in whole groups of the launches it takes, as images are laid out.
@@ -61,11 +65,8 @@ impl Cx<'_> {
 
     /// Rows of an op that run on the kernels for written ones.
     pub(super) fn rows_of_op(&self, op: &Op, x: Act, fast: &dyn LinearKernels) -> Rows {
-        if is_apart(self.plan(), op) {
-            Rows { bucket: written_rows(self.plan(), fast), count: self.step.written() }
-        } else {
-            Rows { bucket: self.capacity(x) as usize, count: self.count(x) }
-        }
+        let count = if is_apart(self.plan(), op) { self.step.written() } else { self.count(x) };
+        Rows { bucket: rows_of_op(self.plan(), op, x, fast), count }
     }
 }
 
@@ -85,6 +86,16 @@ fn prompt_input(cx: &Cx<'_>, x: Act) -> PromptInput {
 pub(super) fn image_to_make(cx: &Cx<'_>, fast: &dyn LinearKernels, out: Act) -> PromptImage {
     cx.prompt_image.set(Some(out));
     fast.prompt_image(&prompt_input(cx, out))
+}
+
+/// The same if it is a norm that makes `out`, and what reads that next is an op with rows of prompts apart.
+pub(super) fn image_for_reader(cx: &Cx<'_>, out: Act, behind: &[Op]) -> PromptImage {
+    let next = behind.iter().find(|op| input(op).is_some() || written(op).contains(&out));
+    let reads = |op: &Op| input(op) == Some(out) && is_apart(cx.plan(), op) && held(cx, op).is_some();
+    match cx.weights.fast() {
+        Some(fast) if next.is_some_and(reads) => image_to_make(cx, fast, out),
+        _ => PromptImage::default(),
+    }
 }
 
 /// The op over the rows of prompts, if they are apart.

@@ -3,6 +3,7 @@
 use overdraft_formats::DType;
 use overdraft_plan::{Act, LinearOut, Op, Plan, RmsNorm, Weights};
 
+use super::expert_tiles::{LAYER_OPS, Shared};
 use super::row_ops::{self, Norm};
 use super::{Cx, kernel_params, prompt_linear, written};
 use crate::driver::Result;
@@ -71,7 +72,7 @@ pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     let [first @ Op::Norm { x, norm, out, tap }, ..] = ops else { return Ok(0) };
     cx.forget_images(first);
     let Some(router) = Router::at(cx.plan(), cx.weights.host(), ops) else {
-        return row_ops::norm(cx, *x, *norm, *out, *tap).map(|()| 1);
+        return row_ops::norm(cx, *x, *norm, *out, *tap, &ops[1..]).map(|()| 1);
     };
     cx.forget_images(&ops[1]);
     let part = |o: &LinearOut| {
@@ -82,8 +83,10 @@ pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     let mut parts = [RouterPart::default(); MAX_PARTS];
     parts.iter_mut().zip(router.outs).for_each(|(place, o)| *place = part(o));
     let n_outputs: u32 = parts.iter().map(|p| p.n_out).sum();
+    // Written rows of an expert that all have are none of the linear ops'.
+    let n_taken = if Shared::at(cx, &ops[3..]).is_some() { 3 + LAYER_OPS } else { 2 };
     let image =
-        if is_input(&ops[2..], router.out) { cx.image_to_make(router.out) } else { Default::default() };
+        if is_input(&ops[n_taken..], router.out) { cx.image_to_make(router.out) } else { Default::default() };
     let rows = cx.capacity(router.x) as usize;
     let rows_a_block = ROWS[usize::from(rows >= MANY_ROWS)];
     let n_blocks = (n_outputs as usize).div_ceil(OUTPUTS) * rows.div_ceil(rows_a_block);
@@ -94,7 +97,7 @@ pub(super) fn launch(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
             router.norm,
             (Some(router.out), None),
             image,
-            Default::default(),
+            prompt_linear::image_for_reader(cx, router.out, &ops[2..]),
         ),
         parts,
         n_outputs,

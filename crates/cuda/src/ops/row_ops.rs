@@ -2,7 +2,8 @@
 
 use overdraft_plan::{Act, Choice, Op, RmsNorm, VectorId};
 
-use super::{Cx, kernel_params};
+use super::expert_tiles::SharedPart;
+use super::{Cx, kernel_params, prompt_linear};
 use crate::driver::Result;
 use crate::linear::{ImageShape, PromptImage};
 use crate::step_data::StepView;
@@ -54,6 +55,7 @@ kernel_params!(Norm {
     choices: u64,
     k: u32,
     pad: u32,
+    shared: SharedPart,
 });
 kernel_params!(GatedNorm {
     n_rows: u64,
@@ -132,26 +134,48 @@ pub(super) fn first_rows(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
     Ok(n_ops)
 }
 
-pub(super) fn norm(cx: &Cx<'_>, x: Act, norm: RmsNorm, out: Act, tap: Option<Act>) -> Result<()> {
-    let image = if makes_images(cx, x) { cx.image_to_make(out) } else { Default::default() };
-    norm_and_image(cx, x, norm, (Some(out), tap), image, PromptImage::default())
+pub(super) fn norm(
+    cx: &Cx<'_>,
+    x: Act,
+    norm: RmsNorm,
+    out: Act,
+    tap: Option<Act>,
+    behind: &[Op],
+) -> Result<()> {
+    let (image, of_prompts) =
+        if makes_images(cx, x) { images_to_make(cx, out, behind) } else { Default::default() };
+    norm_and_image(cx, x, norm, (Some(out), tap), image, of_prompts)
+}
+
+/// Of what a norm makes, for the ops behind it: of written rows, or of all where there are no prompts; and of prompts' rows.
+pub(super) fn images_to_make(cx: &Cx<'_>, out: Act, behind: &[Op]) -> ((u64, ImageShape), PromptImage) {
+    (cx.image_to_make(out), prompt_linear::image_for_reader(cx, out, behind))
+}
+
+/// What is added to a row before its norm.
+pub(super) struct Sum {
+    pub(super) parts: Act,
+    pub(super) choice: Choice,
+    pub(super) shared: SharedPart,
 }
 
 /// The norm of rows that their experts' parts are added to first; only where [`makes_images`] says so.
 pub(super) fn sum_norm(
     cx: &Cx<'_>,
-    (parts, choice): (Act, Choice),
+    sum: Sum,
     x: Act,
     norm: RmsNorm,
     out: Act,
     tap: Option<Act>,
+    behind: &[Op],
 ) -> Result<()> {
-    let (image, none) = (cx.image_to_make(out), PromptImage::default());
+    let (image, of_prompts) = images_to_make(cx, out, behind);
     let params = Norm {
-        parts: cx.act(parts),
-        choices: cx.choice(choice),
-        k: cx.k(choice) as u32,
-        ..norm_params(cx, x, norm, (Some(out), tap), image, none)
+        parts: cx.act(sum.parts),
+        choices: cx.choice(sum.choice),
+        k: cx.k(sum.choice) as u32,
+        shared: sum.shared,
+        ..norm_params(cx, x, norm, (Some(out), tap), image, of_prompts)
     };
     launch_norm(cx, x, ["sum_norm_narrow", "sum_norm"], &params)
 }
@@ -200,6 +224,7 @@ pub(super) fn norm_params(
         choices: 0,
         k: 0,
         pad: 0,
+        shared: SharedPart::default(),
     }
 }
 

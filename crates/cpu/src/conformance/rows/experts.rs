@@ -229,3 +229,65 @@ fn add_and_norm(dtype: DType, [width, hidden]: [usize; 2], with_tap: bool) -> Ca
         [stream, normed, y].into_iter().chain(tap).collect()
     })
 }
+
+/// Types of the experts' matrices, of the shared one's gate, up and down; widths of the stream, an expert and the shared one.
+pub(super) fn shared_layers() -> Vec<Case> {
+    use DType::{BF16, F32, Q4_0, Q4_K, Q5_K, Q6_K, Q8_0};
+    let cases = [
+        ([F32, F32, F32, F32], [144, 32, 48]),
+        ([Q8_0, Q8_0, Q8_0, Q8_0], [352, 64, 160]),
+        // Of other types than the experts, wider and narrower.
+        ([Q4_K, Q8_0, Q8_0, Q6_K], [256, 256, 768]),
+        ([Q5_K, Q4_0, Q4_0, BF16], [512, 256, 64]),
+        // Gate and up of two types, a stream that fills no tiles, and experts that fill none: each by itself.
+        ([Q8_0, Q4_K, Q6_K, Q8_0], [256, 64, 256]),
+        ([F32, F32, F32, F32], [45, 32, 48]),
+        ([F32, F32, F32, F32], [144, 40, 48]),
+    ];
+    cases.map(|(types, widths)| shared_layer(types, widths)).into()
+}
+
+/// A layer of experts with one that every row has, the norm behind it, and a product of that. A backend may run all of it together.
+fn shared_layer([dtype, gate, up, down]: [DType; 4], [hidden, width, shared]: [usize; 3]) -> Case {
+    let name = format!("{dtype}, {hidden} by {width}, and for all {gate}, {up}, {down} by {shared}");
+    let worst = [dtype, gate, down].into_iter().find(|d| d.is_quantised()).unwrap_or(dtype);
+    let mut b = CaseBuilder::new(Kind::LinearAdd, Arithmetic::Chain(worst), name);
+    let stream = b.input(hidden, 1.0);
+    let mut norm = || RmsNorm { weight: b.norm_weight(hidden), eps: 1e-2 };
+    let norms = [norm(), norm()];
+    let (router, own_gate) = (b.matrix(DType::F32, EXPERTS, hidden), b.matrix(DType::F32, 1, hidden));
+    let [e_gate, e_up] = [0; 2].map(|_| b.matrix(dtype, EXPERTS * width, hidden));
+    let e_down = b.matrix(dtype, EXPERTS * hidden, width);
+    let pair = [gate, up].map(|dtype| b.matrix(dtype, shared, hidden));
+    let (down, next) = (b.matrix(down, hidden, shared), b.matrix(DType::F32, 17, hidden));
+    b.build(move |r| {
+        let stream = stream.record(r);
+        let (x, logits, gates, choice) = (r.act(hidden), r.act(EXPERTS), r.act(1), r.choice(K));
+        let (h, parts, own_h) = (r.act(K * width), r.act(K * hidden), r.act(shared));
+        let (tap, y) = (r.tap(hidden), r.act(17));
+        let out = |weight, out| LinearOut { weight, bias: None, out };
+        r.push(Op::Norm { x: stream, norm: norms[0], out: x, tap: None });
+        r.push(Op::Linear { x, outs: vec![out(router, logits), out(own_gate, gates)] });
+        let rule = RouteRule::SoftmaxRenormalised;
+        r.push(Op::Route(Route { logits, rule, n_experts: EXPERTS, choice }));
+        r.push(Op::ExpertGlu(ExpertGlu {
+            x,
+            choice,
+            gate: e_gate,
+            up: e_up,
+            up_row: 0,
+            stride: width,
+            gate_bias: None,
+            up_bias: None,
+            glu: Glu::Swish,
+            width,
+            out: h,
+        }));
+        r.push(Op::ExpertAdd(ExpertAdd { h, choice, down: e_down, bias: None, parts, stream }));
+        r.push(Op::LinearGlu { x, gate: pair[0], up: pair[1], glu: Glu::Swish, out: own_h });
+        r.push(Op::LinearAdd { x: own_h, weight: down, bias: None, gate: Some(gates), stream });
+        r.push(Op::Norm { x: stream, norm: norms[1], out: x, tap: Some(tap) });
+        r.push(Op::Linear { x, outs: vec![out(next, y)] });
+        vec![stream, tap, y]
+    })
+}

@@ -19,7 +19,7 @@ pub fn cases(kind: Kind) -> Vec<Case> {
         Kind::Angles => row_ops::angles(),
         Kind::GatedNorm => row_ops::gated_norms(),
         Kind::Linear => linear::linears().into_iter().chain(attention::projections()).collect(),
-        Kind::LinearAdd => linear::adds(),
+        Kind::LinearAdd => linear::adds().into_iter().chain(experts::shared_layers()).collect(),
         Kind::LinearGlu => linear::glus(),
         Kind::AttentionPrepare => attention::prepares(),
         Kind::Attention => attention::attentions(),
