@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::exec::{Around, ClusterMeeting, Meetings, Memory, Outcome, SHARED_BASE, Warp, Where};
+use crate::order::Ahead;
 use crate::program::Kernel;
 use crate::space::{Range, Space};
 
@@ -13,6 +14,8 @@ pub struct Launch {
     pub threads: u32,
     pub shared_bytes: usize,
     pub params: Vec<u8>,
+    /// It may begin before the launch ahead has ended.
+    pub overlaps: bool,
 }
 
 /// Blocks that are under way at once, and wait for one another: more than any launch counts on (two for each of four multiprocessors).
@@ -96,7 +99,7 @@ impl Launch {
 }
 
 /// Runs it to its end, or says why it has none.
-pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
+pub fn run(launch: &Launch, space: &Space, ahead: &mut Ahead) -> Result<(), String> {
     let code = &launch.kernel.code;
     let size = launch.kernel.cluster.max(1) as usize;
     if !(launch.grid[0] as usize).is_multiple_of(size) {
@@ -104,6 +107,7 @@ pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
     }
     let n_clusters = launch.grid.iter().map(|n| u64::from(*n)).product::<u64>() / size as u64;
     let mut waiting = 0..n_clusters;
+    let mut order = ahead.begin(launch.overlaps);
     let mut clusters: VecDeque<Cluster> = VecDeque::new();
     let (mut known, mut clock, mut idle) = ([Range::default(); 4], 0, 0);
     loop {
@@ -113,7 +117,7 @@ pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
             clusters.push_back(launch.cluster(n));
         }
         if clusters.is_empty() {
-            return Ok(());
+            return ahead.end(order, &launch.kernel.name);
         }
         let mut n_writes = 0;
         for cluster in &mut clusters {
@@ -129,6 +133,8 @@ pub fn run(launch: &Launch, space: &Space) -> Result<(), String> {
                         rank: block,
                         known,
                         n_writes: 0,
+                        order: &mut order,
+                        has_waited: false,
                     };
                     let mut around = Around {
                         code,

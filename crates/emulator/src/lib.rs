@@ -8,6 +8,7 @@ mod exec;
 pub mod grid;
 mod matrix;
 mod numbers;
+pub mod order;
 pub mod program;
 mod ptx;
 pub mod space;

@@ -1,6 +1,7 @@
 //! Small kernels with what is hard about a card: lanes that part and meet, blocks that wait for one another, and what must end as an error.
 
 use overdraft_emulator::grid::{Launch, run};
+use overdraft_emulator::order::Ahead;
 use overdraft_emulator::program::Program;
 use overdraft_emulator::space::Space;
 
@@ -27,7 +28,8 @@ fn launch(text: &str, n: usize, blocks: u32, threads: u32, shared_bytes: usize) 
     space.write(at, &vec![0; 4 * n]).unwrap();
     let kernel = program.kernels["k"].clone();
     let params = at.to_le_bytes().to_vec();
-    let ended = run(&Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, params }, &space);
+    let launch = Launch { kernel, grid: [blocks, 1, 1], threads, shared_bytes, params, overlaps: false };
+    let ended = run(&launch, &space, &mut Ahead::default());
     let words = (0..n).map(|i| u32::from_le_bytes(space.read(at + 4 * i as u64).unwrap())).collect();
     Ran { words, ended }
 }

@@ -192,6 +192,10 @@ pub(crate) enum Op {
     Exit,
     Trap,
     Nothing,
+    /// For the launch ahead.
+    GridWait,
+    /// The next launch may begin.
+    GridLaunch,
     /// Others go first.
     Yield,
     Clock(WideReg),

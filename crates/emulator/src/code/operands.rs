@@ -190,6 +190,8 @@ impl Op {
             | Op::Exit
             | Op::Trap
             | Op::Nothing
+            | Op::GridWait
+            | Op::GridLaunch
             | Op::Yield
             | Op::ClusterArrive
             | Op::ClusterWait => {}

@@ -67,14 +67,14 @@ impl Device {
         self.check_sound()?;
         work.check(&self.space)?;
         match stream.record(work) {
-            Some(work) => self.run(&work),
+            Some(work) => self.run(&stream, &work),
             None => Ok(()),
         }
     }
 
-    pub(super) fn run(&self, work: &Work) -> Result<()> {
+    pub(super) fn run(&self, stream: &Stream, work: &Work) -> Result<()> {
         self.check_sound()?;
-        work.run(&self.space).map_err(|Fault { error, text }| {
+        work.run(&self.space, &mut stream.ahead()).map_err(|Fault { error, text }| {
             if self.fault.set(error).is_ok() {
                 eprintln!("emulator: {text}");
             }

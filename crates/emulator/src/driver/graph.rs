@@ -14,7 +14,11 @@ impl Device {
         // The driver would make it a node of the other one.
         stream.spoil()?;
         self.check_sound()?;
-        graph.nodes.iter().try_for_each(|work| self.run(work))
+        // A graph begins when all before it has ended.
+        stream.ahead().clear();
+        graph.nodes.iter().try_for_each(|work| self.run(&stream, work))?;
+        stream.ahead().clear();
+        Ok(())
     }
 }
 

@@ -24,7 +24,7 @@ pub struct LaunchAttribute {
     pub(super) value: [u64; 8],
 }
 
-/// Of [`LaunchAttribute::id`]: blocks may begin before the launch ahead has ended, which makes no difference where each has.
+/// Of [`LaunchAttribute::id`]: blocks may begin before the launch ahead has ended, as the number behind it says.
 const PROGRAMMATIC_STREAM_SERIALIZATION: u32 = 6;
 
 /// A grid's sides, as every card has them.
@@ -63,11 +63,14 @@ impl Device {
     ) -> Result<()> {
         let function = self.functions.get(function)?;
         check(&function.limits(), config)?;
+        let mut overlaps = false;
         for i in 0..config.n_attributes as usize {
             // SAFETY: one of as many as the caller says there are.
-            if unsafe { (*config.attributes.add(i)).id } != PROGRAMMATIC_STREAM_SERIALIZATION {
+            let attribute = unsafe { &*config.attributes.add(i) };
+            if attribute.id != PROGRAMMATIC_STREAM_SERIALIZATION {
                 return Err(Error::NotSupported);
             }
+            overlaps = attribute.value[0] as u32 != 0;
         }
         let mut bytes = vec![0; function.kernel.param_bytes];
         if !bytes.is_empty() {
@@ -83,6 +86,7 @@ impl Device {
             threads: config.block[0],
             shared_bytes: config.shared_bytes as usize,
             params: bytes,
+            overlaps,
         };
         self.submit(config.stream, Work::Launch(launch))
     }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::graph::Graph;
 use super::{Device, Error, Handle, Result, Status, Work, current, put, started, status};
+use crate::order::Ahead;
 
 #[derive(Default)]
 pub(super) struct Stream {
     capture: Mutex<Option<Capture>>,
+    ahead: Mutex<Ahead>,
 }
 
 #[derive(Default)]
@@ -21,6 +23,11 @@ struct Capture {
 impl Stream {
     fn capture(&self) -> MutexGuard<'_, Option<Capture>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What may still be at work, were it a card's.
+    pub(super) fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_capturing(&self) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::event::Event;
 use super::{Error, Result};
 use crate::grid::{self, Launch};
+use crate::order::Ahead;
 use crate::space::Space;
 
 /// In a graph it is run as often as the graph is.
@@ -66,11 +67,15 @@ impl Work {
         is_there.then_some(()).ok_or(Error::InvalidValue)
     }
 
-    pub(super) fn run(&self, space: &Space) -> std::result::Result<(), Fault> {
+    /// `ahead`: what the stream was asked for before.
+    pub(super) fn run(&self, space: &Space, ahead: &mut Ahead) -> std::result::Result<(), Fault> {
         // Of a graph's buffers some may be gone by now.
         self.check(space).map_err(|_| Fault { error: Error::IllegalAddress, text: self.to_string() })?;
+        if !matches!(self, Self::Launch(_)) {
+            ahead.clear();
+        }
         match self {
-            Self::Launch(launch) => grid::run(launch, space).map_err(|text| Fault {
+            Self::Launch(launch) => grid::run(launch, space, ahead).map_err(|text| Fault {
                 error: Error::LaunchFailed,
                 text: format!("kernel {}: {text}", launch.kernel.name),
             })?,

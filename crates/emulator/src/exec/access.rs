@@ -64,6 +64,9 @@ impl Warp {
         let mut values: [Wide; 4] = [[0; 32]; 4];
         let addresses = self.addresses(around, from);
         let shift = around.memory.shift_of_all(from.space, &addresses, lanes, bytes * to.len());
+        if shift.is_some() {
+            around.memory.touch_all(from.space, &addresses, lanes, bytes * to.len(), false)?;
+        }
         for l in lanes_of(lanes) {
             let at = match shift {
                 Some(shift) => addresses[l].wrapping_add(shift) as *mut u8,
@@ -109,6 +112,9 @@ impl Warp {
         let bytes = usize::from(width.bytes);
         let addresses = self.addresses(around, to);
         let shift = around.memory.shift_of_all(to.space, &addresses, lanes, bytes * from.len());
+        if shift.is_some() {
+            around.memory.touch_all(to.space, &addresses, lanes, bytes * from.len(), true)?;
+        }
         around.memory.n_writes += 1;
         for l in lanes_of(lanes) {
             let at = match shift {
@@ -204,6 +210,9 @@ impl Warp {
         change: impl FnOnce(&mut SharedBarrier) -> Result<(), String>,
     ) -> Result<(), String> {
         let at = self.find(around, place, 8, lane, true)?.cast::<u64>();
+        if around.memory.has_waited && !around.memory.order.is_plain() {
+            around.cluster.heard.insert(at as usize);
+        }
         // SAFETY: `find` answers for 8 bytes.
         let mut barrier = SharedBarrier::read(unsafe { at.read_unaligned() })?;
         change(&mut barrier)?;

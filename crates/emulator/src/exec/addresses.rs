@@ -1,6 +1,7 @@
 //! From addresses to bytes: which memory is meant, and whether it is there.
 
-use crate::code::{Mask, Space, Wide};
+use crate::code::{Mask, Space, Wide, lanes_of};
+use crate::order::Order;
 use crate::space::{self, Range};
 
 /// Where a block's shared memory begins: what lies before it is the system's, on cards as here.
@@ -29,6 +30,9 @@ pub(crate) struct Memory<'a> {
     pub(crate) known: [Range; 4],
     /// Writes so far.
     pub(crate) n_writes: u64,
+    pub(crate) order: &'a mut Order,
+    /// The warp has nobody to wait for any more.
+    pub(crate) has_waited: bool,
 }
 
 /// Of a thread: so many bytes behind one another for each lane.
@@ -58,7 +62,10 @@ impl Memory<'_> {
             space => (space, address),
         };
         match space {
-            Space::Generic | Space::Global => self.global(at, len),
+            Space::Generic | Space::Global => {
+                let found = self.global(at, len)?;
+                self.touch(at, len, writes).map(|()| found)
+            }
             Space::Shared => {
                 let at = at & 0xffff_ffff;
                 let block = match (at >> RANK_SHIFT) as usize {
@@ -110,6 +117,38 @@ impl Memory<'_> {
             }
             _ => None,
         }
+    }
+
+    #[inline]
+    fn touch(&mut self, at: u64, len: usize, writes: bool) -> Result<(), String> {
+        if !self.has_waited {
+            return self.touch_early(at, len, writes);
+        }
+        if writes {
+            self.order.wrote(at, len);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn touch_early(&mut self, at: u64, len: usize, writes: bool) -> Result<(), String> {
+        if writes { self.order.check_write(at, len) } else { self.order.check_read(at, len) }
+    }
+
+    /// What these lanes do with global memory where [`Self::shift_of_all`] found it.
+    #[inline]
+    pub(crate) fn touch_all(
+        &mut self,
+        space: Space,
+        at: &Wide,
+        lanes: Mask,
+        len: usize,
+        writes: bool,
+    ) -> Result<(), String> {
+        if space != Space::Global || self.has_waited && !writes {
+            return Ok(());
+        }
+        lanes_of(lanes).try_for_each(|l| self.touch(at[l], len, writes))
     }
 
     #[inline]

@@ -1,5 +1,7 @@
 //! Barriers of a block and of a cluster: who has come, and how often all were there.
 
+use std::collections::HashSet;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Meeting {
     arrived: u32,
@@ -9,6 +11,9 @@ pub(crate) struct Meeting {
     /// How often it was complete, and whether anybody's predicate was true then.
     pub(crate) turn: u64,
     pub(crate) any_then: bool,
+    /// Somebody who has waited for the launch ahead has come here: now, or before a turn that is over.
+    has_waited: bool,
+    pub(crate) had_waited: bool,
 }
 
 /// A block's sixteen.
@@ -16,11 +21,15 @@ pub(crate) struct Meeting {
 pub(crate) struct Meetings {
     all: [Meeting; 16],
     alive: u32,
+    /// For the launch ahead, somebody of the block.
+    pub(crate) has_waited: bool,
+    /// The next launch need not wait for this block to end.
+    pub(crate) lets_next_begin: bool,
 }
 
 impl Meetings {
     pub(crate) fn new(threads: u32) -> Self {
-        Self { all: Default::default(), alive: threads }
+        Self { all: Default::default(), alive: threads, has_waited: false, lets_next_begin: false }
     }
 
     pub(crate) fn get(&self, id: usize) -> &Meeting {
@@ -34,6 +43,7 @@ impl Meetings {
         n: u32,
         expected: Option<u32>,
         any: bool,
+        has_waited: bool,
     ) -> Result<u64, String> {
         let alive = self.alive;
         let meeting = self.all.get_mut(id as usize).ok_or_else(|| format!("there is no barrier {id}"))?;
@@ -45,6 +55,7 @@ impl Meetings {
         }
         (meeting.expected, meeting.arrived) = (expected, meeting.arrived + n);
         meeting.any |= any;
+        meeting.has_waited |= has_waited;
         let turn = meeting.turn;
         let wanted = expected.unwrap_or(alive);
         if meeting.arrived > wanted {
@@ -52,6 +63,10 @@ impl Meetings {
         }
         meeting.complete(wanted);
         Ok(turn)
+    }
+
+    pub(crate) fn are_gone(&self) -> bool {
+        self.alive == 0
     }
 
     /// Threads have left for good.
@@ -69,6 +84,7 @@ impl Meeting {
     fn complete(&mut self, wanted: u32) {
         if self.arrived == wanted {
             (self.any_then, self.any) = (self.any, false);
+            self.had_waited = self.has_waited;
             self.arrived = 0;
             self.turn += 1;
         }
@@ -80,15 +96,28 @@ pub(crate) struct ClusterMeeting {
     arrived: u32,
     alive: u32,
     pub(crate) turn: u64,
+    /// As of a block's barrier.
+    has_waited: bool,
+    pub(crate) had_waited: bool,
+    /// Barriers in shared memory at which somebody has arrived who had waited, by where they lie.
+    pub(crate) heard: HashSet<usize>,
 }
 
 impl ClusterMeeting {
     pub(crate) fn new(threads: u32) -> Self {
-        Self { arrived: 0, alive: threads, turn: 0 }
+        Self {
+            arrived: 0,
+            alive: threads,
+            turn: 0,
+            has_waited: false,
+            had_waited: false,
+            heard: HashSet::new(),
+        }
     }
 
-    pub(crate) fn arrive(&mut self, n: u32) -> u64 {
+    pub(crate) fn arrive(&mut self, n: u32, has_waited: bool) -> u64 {
         let turn = self.turn;
+        self.has_waited |= has_waited;
         self.arrived += n;
         self.complete();
         turn
@@ -103,6 +132,7 @@ impl ClusterMeeting {
 
     fn complete(&mut self) {
         if self.arrived >= self.alive {
+            self.had_waited = self.has_waited;
             self.arrived = 0;
             self.turn += 1;
         }
@@ -178,15 +208,15 @@ mod tests {
     #[test]
     fn a_barrier_is_over_when_all_have_come_or_left() {
         let mut all = Meetings::new(96);
-        assert_eq!(all.arrive(1, 32, None, false), Ok(0));
-        assert_eq!(all.arrive(1, 32, None, true), Ok(0));
+        assert_eq!(all.arrive(1, 32, None, false, false), Ok(0));
+        assert_eq!(all.arrive(1, 32, None, true, false), Ok(0));
         assert_eq!(all.get(1).turn, 0);
         all.leave(32);
         assert_eq!((all.get(1).turn, all.get(1).any_then), (1, true));
-        assert_eq!(all.arrive(2, 32, Some(32), false), Ok(0));
+        assert_eq!(all.arrive(2, 32, Some(32), false, false), Ok(0));
         assert_eq!(all.get(2).turn, 1);
-        assert!(all.arrive(3, 64, Some(32), false).is_err());
-        assert!(all.arrive(16, 32, None, false).is_err());
+        assert!(all.arrive(3, 64, Some(32), false, false).is_err());
+        assert!(all.arrive(16, 32, None, false, false).is_err());
     }
 
     #[test]

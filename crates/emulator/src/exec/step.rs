@@ -226,7 +226,11 @@ impl Warp {
                     let place = self.find(around, at, 8, l, false)?;
                     // SAFETY: `find` answers for 8 bytes.
                     let bits = unsafe { place.cast::<u64>().read_unaligned() };
-                    over |= u32::from(SharedBarrier::read(bits)?.is_over(parity)) << l;
+                    let is_over = SharedBarrier::read(bits)?.is_over(parity);
+                    over |= u32::from(is_over) << l;
+                    if is_over && around.cluster.heard.contains(&(place as usize)) {
+                        self.has_waited(around);
+                    }
                 }
                 self.registers.set_pred(*to, over, lanes);
                 self.paths[i].at += 1;
@@ -249,6 +253,9 @@ impl Warp {
                 self.paths[i].lanes &= !lanes;
                 around.meetings.leave(lanes.count_ones());
                 around.cluster.leave(lanes.count_ones());
+                if around.meetings.are_gone() && !around.meetings.lets_next_begin {
+                    around.memory.order.let_next_begin(around.meetings.has_waited);
+                }
                 around.memory.n_writes += 1;
                 // Those that wait for them look again.
                 let waiting = self.paths.iter_mut().filter(|path| path.state == State::Mates);
@@ -260,6 +267,17 @@ impl Warp {
             }
             Op::Trap => return Err("the kernel stops here by itself (trap)".into()),
             Op::Nothing => {}
+            Op::GridWait => {
+                self.has_waited(around);
+                around.meetings.has_waited = true;
+                around.memory.order.waited();
+            }
+            Op::GridLaunch => {
+                if !around.meetings.lets_next_begin {
+                    around.memory.order.let_next_begin(self.has_waited);
+                }
+                around.meetings.lets_next_begin = true;
+            }
             Op::Yield => {
                 self.paths[i].at += 1;
                 return Ok(Next::Yield);
@@ -273,7 +291,7 @@ impl Warp {
                     BarrierWord::Or { from, .. } => r.pred(*from) & lanes != 0,
                     _ => false,
                 };
-                let turn = around.meetings.arrive(id, lanes.count_ones(), threads, any)?;
+                let turn = around.meetings.arrive(id, lanes.count_ones(), threads, any, self.has_waited)?;
                 around.memory.n_writes += 1;
                 if !matches!(word, BarrierWord::Arrive) {
                     self.paths[i].state = State::Barrier { id, turn };
@@ -281,7 +299,7 @@ impl Warp {
                 }
             }
             Op::ClusterArrive => {
-                self.cluster_turn = around.cluster.arrive(lanes.count_ones());
+                self.cluster_turn = around.cluster.arrive(lanes.count_ones(), self.has_waited);
                 around.memory.n_writes += 1;
             }
             Op::ClusterWait => {

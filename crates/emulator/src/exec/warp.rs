@@ -38,6 +38,8 @@ pub(crate) struct Warp {
     pub(super) gone: Mask,
     /// Turn of the cluster's barrier at which it has arrived.
     pub(super) cluster_turn: u64,
+    /// For the launch ahead, or heard from somebody who has.
+    pub(super) has_waited: bool,
     pub(super) paths: Vec<Path>,
 }
 
@@ -104,6 +106,7 @@ impl Warp {
             carry: 0,
             gone: !lanes,
             cluster_turn: 0,
+            has_waited: false,
             paths: vec![Path { at: 0, lanes, state: State::Runs, is_tired: false }],
         }
     }
@@ -112,9 +115,16 @@ impl Warp {
         self.paths.is_empty()
     }
 
+    pub(super) fn has_waited(&mut self, around: &mut Around<'_, '_>) {
+        self.has_waited = true;
+        around.memory.has_waited = true;
+    }
+
     /// For about so many instructions, or until it has to wait.
     pub(crate) fn run(&mut self, around: &mut Around<'_, '_>, instructions: u32) -> Result<Outcome, String> {
         let mut left = instructions;
+        self.has_waited |= around.memory.order.is_plain();
+        around.memory.has_waited = self.has_waited;
         while left > 0 {
             self.wake(around);
             self.join();
@@ -159,7 +169,7 @@ impl Warp {
     }
 
     /// Paths whose barrier is over go on behind it.
-    fn wake(&mut self, around: &Around<'_, '_>) {
+    fn wake(&mut self, around: &mut Around<'_, '_>) {
         for path in &mut self.paths {
             match path.state {
                 State::Barrier { id, turn } => {
@@ -167,18 +177,22 @@ impl Warp {
                     if meeting.turn == turn {
                         continue;
                     }
+                    self.has_waited |= meeting.had_waited;
                     if let Op::Barrier { word: crate::code::BarrierWord::Or { to, .. }, .. } =
                         around.code.instructions[path.at].op
                     {
                         self.registers.set_pred(to, if meeting.any_then { ALL } else { 0 }, path.lanes);
                     }
                 }
-                State::Cluster { turn } if around.cluster.turn > turn => {}
+                State::Cluster { turn } if around.cluster.turn > turn => {
+                    self.has_waited |= around.cluster.had_waited;
+                }
                 _ => continue,
             }
             path.state = State::Runs;
             path.at += 1;
         }
+        around.memory.has_waited = self.has_waited;
     }
 
     /// Paths at the same place are one. Those that wait for lanes at it look again.

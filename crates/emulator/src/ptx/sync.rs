@@ -90,8 +90,10 @@ pub(super) fn lower<'a>(body: &mut Body<'_, '_, 'a>, parts: &[&str], o: &[Operan
         (["mapa", "shared::cluster", "u32"], [to, at, rank]) => {
             Op::MapRank { to: body.reg(to)?, at: body.reg(at)?, rank: body.reg(rank)? }
         }
-        // One launch after the other, and every write where all see it at once: nothing to order.
-        (["membar" | "fence" | "griddepcontrol" | "setmaxnreg" | "discard" | "prefetch", ..], _)
+        (["griddepcontrol", "wait"], []) => Op::GridWait,
+        (["griddepcontrol", "launch_dependents"], []) => Op::GridLaunch,
+        // Every write is where all see it at once: nothing to order.
+        (["membar" | "fence" | "setmaxnreg" | "discard" | "prefetch", ..], _)
         | (["wgmma", "fence" | "commit_group" | "wait_group", ..], _) => Op::Nothing,
         (["nanosleep", "u32"], _) => Op::Yield,
         (["shfl", "sync", kind, "b32"], [to, a, b, c, mates]) => {
