@@ -163,7 +163,7 @@ __device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_p
 }
 
 // The same where the block chooses: its pair is the so-manieth expert of its row, and rows have chosen it too where it is among their
-// best. Blocks of a row's first pair also store what the row chose, for the launches behind this one.
+// best. The first block of a row's first pair also stores what the row chose, for the launches behind this one.
 __device__ __forceinline__ u32 choose(const ExpertParams& p, u32 pair, u32 n_rows, u16* mine, u32& expert) {
     __shared__ u16 ranks[MAX_CHOOSING];
     __shared__ u32 chosen, found;

@@ -177,7 +177,10 @@ fn launch(
     params: TileParams,
 ) -> Result<()> {
     let views = || views.into_iter().flatten();
-    let stage_bytes = views().map(|view| view.stage_bytes).max().unwrap_or(0);
+    // A plan of prompts has no rows for the second, but the kernel is one for all plans.
+    let shared = shared.filter(|rows| rows.bucket > 0);
+    let n_products = 1 + usize::from(shared.is_some());
+    let stage_bytes = views().take(n_products).map(|view| view.stage_bytes).max().unwrap_or(0);
     // Two stages of each warp's weights and of the inputs: `sum_rows` of `expert_tiles.cuh`.
     let shared_bytes = |tiles: usize| 2 * (WARPS * stage_bytes + 2 * tiles * CELL_BYTES);
     let has_room = shared_bytes(2) + STATIC_BYTES <= cx.gpu.device.max_shared_bytes;
@@ -195,7 +198,7 @@ fn launch(
         ..params
     };
     let outputs = TILE_OUTPUTS * if params.paired == 1 { WARPS / 2 } else { WARPS };
-    let n_out = params.products.iter().map(|product| product.n_out as usize).max().unwrap_or(0);
+    let n_out = params.products[..n_products].iter().map(|product| product.n_out as usize).max().unwrap_or(0);
     let grid = [shared_blocks + bucket * params.k as usize, n_out.div_ceil(outputs), 1];
     cx.launch(kernel, grid, 32 * WARPS as u32, shared_bytes(tiles), &params)
 }
@@ -274,8 +277,10 @@ impl<'a> Shared<'a> {
         let is_one = (x, glu, out, stream) == (&experts.x, &experts.glu, h, &sum.stream)
             && experts.choice == sum.choice
             && experts.out == sum.h;
+        // One launch writes what two did.
+        let is_apart = ![experts.out, sum.parts, *x, *gates].contains(out);
         let sizes = [cx.width(*out), cx.width(*stream)];
-        if !is_one || !are_whole_tiles(&sizes) || !are_pair(cx.weights.host(), *gate, *up) {
+        if !is_one || !is_apart || !are_whole_tiles(&sizes) || !are_pair(cx.weights.host(), *gate, *up) {
             return None;
         }
         let tiles = |id: MatrixId| cx.weights.tiles(id);

@@ -9,6 +9,8 @@ use crate::weights::RawView;
 
 /// `MAX_EXPERTS` of `route.cuh`.
 pub(crate) const MAX_EXPERTS: usize = 1024;
+/// Of a row: with 2048 rows, `MAX_CHOOSERS` of `expert_tiles.cuh`, 16 bits number them all.
+pub(crate) const MAX_CHOSEN: usize = 32;
 /// Outputs of a block: a warp each.
 const OUTPUTS: usize = 8;
 /// Of `expert_tiles.cuh`: rows whose experts a launch may choose itself.

@@ -16,7 +16,7 @@ pub(super) struct FoldedNorm {
     x: Act,
     out: Act,
     tap: Option<Act>,
-    /// Linear ops read it before another input's rows of prompts take the place of its image.
+    /// Linear ops read it before another input's rows of prompts (its product's, or a norm's that writes them ahead) take the place of its image.
     is_read_at_once: bool,
 }
 

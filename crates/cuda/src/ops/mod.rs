@@ -176,9 +176,11 @@ fn written(op: &Op) -> Vec<Act> {
     }
 }
 
-/// In which form an op's matrices are wanted: as files hold them, or in tiles.
+/// In which forms an op's matrices are wanted.
 pub(crate) struct Wanted {
     pub(crate) matrices: Vec<MatrixId>,
+    /// As files hold them.
+    pub(crate) as_they_are: bool,
     pub(crate) in_tiles: bool,
 }
 
@@ -187,11 +189,14 @@ pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn 
         Op::Embed { table, .. } => (vec![*table], false),
         Op::ExpertGlu(e) => (vec![e.gate, e.up], expert_tiles::glu_has_tiles(e, weights)),
         Op::ExpertAdd(e) => (vec![e.down], expert_tiles::are_whole_tiles(&[plan.act(e.stream).width])),
-        _ => (linear_matrices(op), !router::takes(plan, weights, op)),
+        _ => (linear_matrices(op), true),
     };
     let takes = |fast: &dyn LinearKernels| matrices.iter().all(|id| fast.takes(weights.matrix(*id)));
-    let in_tiles = has_kernels && fast.is_some_and(takes);
-    Wanted { matrices, in_tiles }
+    let has_tiles = has_kernels && fast.is_some_and(takes);
+    // Of rows of prompts in tiles, of written ones as they are.
+    let is_router = router::takes(plan, weights, op);
+    let in_tiles = has_tiles && (!is_router || plan.written_before_prompts.is_some());
+    Wanted { matrices, as_they_are: is_router || !has_tiles, in_tiles }
 }
 
 /// Whether the op reads the buffer.
@@ -223,6 +228,10 @@ pub(crate) fn check(plan: &Plan, op: &Op) -> Result<()> {
         Op::AttentionPrepare(a) => attention::check(a.head_dim),
         Op::Route(r) if r.n_experts > experts::MAX_EXPERTS => {
             refuse("the router", format!("it has {} experts, at most {}", r.n_experts, experts::MAX_EXPERTS))
+        }
+        Op::Route(r) if plan.choices[r.choice.0 as usize].width > experts::MAX_CHOSEN => {
+            let k = plan.choices[r.choice.0 as usize].width;
+            refuse("the router", format!("a row chooses {k} experts, at most {}", experts::MAX_CHOSEN))
         }
         Op::Concat { xs, .. } if xs.len() > row_ops::MAX_XS => {
             refuse("a concatenation", format!("it has {} parts, at most {}", xs.len(), row_ops::MAX_XS))

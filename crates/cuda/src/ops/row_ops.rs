@@ -228,6 +228,13 @@ pub(super) fn norm_params(
     }
 }
 
+impl Norm {
+    /// `count`: where the device finds how many.
+    pub(super) fn of_rows(self, count: u64) -> Self {
+        Self { n_rows: count, ..self }
+    }
+}
+
 /// By the first of the kernels where rows are narrow enough for it.
 fn launch_norm(cx: &Cx<'_>, x: Act, [narrow, wide]: [&'static str; 2], params: &Norm) -> Result<()> {
     let is_narrow = makes_images(cx, x) && cx.width(x) <= NARROW_NORM;

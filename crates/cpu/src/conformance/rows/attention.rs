@@ -75,7 +75,7 @@ pub(super) fn projections() -> Vec<Case> {
     let heads = |heads, kv_heads, head_dim| {
         let shape =
             Shape { heads, kv_heads, head_dim, rotary_dims: 64, kv: KvType::F16, prompt: 70, ..PLAIN };
-        case(shape, Kind::Linear, Arithmetic::Weights(PROJECTION))
+        case(shape, Kind::Linear, Arithmetic::Chain(PROJECTION))
     };
     vec![heads(8, 1, 64), heads(4, 2, 64), heads(6, 2, 64), heads(4, 1, 128)]
 }

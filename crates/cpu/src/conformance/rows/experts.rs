@@ -108,7 +108,7 @@ fn route(rule: RouteRule, n_experts: usize, k: usize, ties: Ties) -> Case {
 /// output, and something else reads the norm. A backend may run the first two together.
 fn norm_and_router(n_experts: usize, width: usize, with_bias: bool, with_gate: bool) -> Case {
     let name = format!("{n_experts} behind a norm of {width}, bias {with_bias}, gate {with_gate}");
-    let mut b = CaseBuilder::new(Kind::Route, Arithmetic::Weights(DType::F32), name);
+    let mut b = CaseBuilder::new(Kind::Route, Arithmetic::Chain(DType::F32), name);
     let stream = b.input(width, 3.0);
     let norm = RmsNorm { weight: b.norm_weight(width), eps: 1e-2 };
     let router = b.matrix(DType::F32, n_experts, width);
