@@ -71,6 +71,15 @@ pub struct Cuda {
     pub(crate) device: Arc<Device>,
 }
 
+impl Drop for Cuda {
+    /// Before anything of it is given back, which the driver may keep waiting for a kernel without anybody watching.
+    fn drop(&mut self) {
+        if self.device.make_current().is_ok() {
+            let _ = self.queue.wait();
+        }
+    }
+}
+
 impl Cuda {
     pub fn new(device: Arc<Device>) -> std::result::Result<Self, CudaError> {
         let (free_at_first, _) = device.memory()?;

@@ -1,10 +1,10 @@
 //! How long the host has been waiting for the device. A kernel that never ends cannot be stopped from outside; the process can.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a wait is looked at before it counts as one without end. By looks, not by the clock, which goes on while a process is stopped
-/// (Ctrl-Z).
+/// (Ctrl-Z, a debugger): a look that comes late is none.
 const LOOKS: u32 = 8;
 
 /// Waits under way: a number, and how often it was looked at.
@@ -49,10 +49,14 @@ fn look() -> bool {
 /// then calls `act` once.
 pub fn when_stuck(limit: Duration, act: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let watch = move || {
-        while !look() {
-            std::thread::sleep(limit / LOOKS);
+        let pause = limit / LOOKS;
+        loop {
+            let begun = Instant::now();
+            std::thread::sleep(pause);
+            if begun.elapsed() < 2 * pause && look() {
+                return act();
+            }
         }
-        act();
     };
     std::thread::Builder::new().name("device watchdog".into()).spawn(watch).map(|_| ())
 }
