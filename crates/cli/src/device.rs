@@ -51,7 +51,7 @@ impl Device {
     pub(crate) fn resolve(arg: DeviceArg, screen: &Screen) -> Result<Self> {
         Ok(match arg {
             DeviceArg::Auto => match cuda::usable() {
-                Ok(()) => Device::Cuda(0),
+                Ok(ordinal) => Device::Cuda(ordinal),
                 Err(why) => {
                     if let Some(why) = why {
                         screen.note(&format!("computing on the CPU, as the card cannot be used: {why}"));
@@ -89,17 +89,29 @@ impl Device {
 #[cfg(feature = "cuda")]
 mod cuda {
     use super::*;
-    use std::sync::Once;
+    use std::sync::{Arc, Once, OnceLock};
     use std::time::Duration;
 
     use overdraft_cuda::{Cuda, CudaError, Device, when_stuck};
 
-    /// Whether `auto` may count on it; if not, what is to be said of a card that is there.
-    pub(super) fn usable() -> std::result::Result<(), Option<String>> {
-        Device::check(0).map_err(|e| match e {
-            CudaError::NoDriver | CudaError::NoDevice { .. } => None,
-            e => Some(e.to_string()),
-        })
+    /// Stays open, so that what was made to look at it need not be made again.
+    static USABLE: OnceLock<Arc<Device>> = OnceLock::new();
+
+    /// The first card that `auto` may count on; if there is none, what is to be said of the first that is there.
+    pub(super) fn usable() -> std::result::Result<usize, Option<String>> {
+        let mut first = None;
+        for ordinal in 0.. {
+            let opened = Device::check(ordinal).and_then(|()| Device::open(ordinal));
+            match opened.and_then(|device| device.check_kernels().map(|()| device)) {
+                Ok(device) => {
+                    let _ = USABLE.set(device);
+                    return Ok(ordinal);
+                }
+                Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => break,
+                Err(e) => drop(first.get_or_insert_with(|| e.to_string())),
+            }
+        }
+        Err(first)
     }
 
     fn refusal(ordinal: usize, e: CudaError) -> Failure {
@@ -142,7 +154,7 @@ mod cuda {
 mod cuda {
     use super::*;
 
-    pub(super) fn usable() -> std::result::Result<(), Option<String>> {
+    pub(super) fn usable() -> std::result::Result<usize, Option<String>> {
         Err(None)
     }
 

@@ -146,6 +146,12 @@ impl Device {
         modules::check_kernels(sm, &compile::arches_for(sm))
     }
 
+    /// Loads a kernel: whether the driver takes those that there are, or NVRTC makes some for this card, is known only then.
+    pub fn check_kernels(&self) -> Result<()> {
+        self.make_current()?;
+        self.kernel("norm", "rms_norm").map(|_| ())
+    }
+
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         Self::open_as(ordinal, Pretence::default())
     }
