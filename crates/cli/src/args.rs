@@ -106,7 +106,7 @@ pub(crate) struct ChatArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Guesses come from the draft, then from a script that knows the text and errs on purpose: it drives every accepted length at every alignment, and needs no draft.\nExits with 0 only if every text is the same and every mode accepted something, so was put to the test."
+    after_help = "Guesses come from the draft, then from a script that knows the text and errs on purpose: it needs no draft, and drives every accepted length at every alignment as far as the texts reach (--prompts humaneval --limit 32 -n 256 reaches all).\nExits with 0 only if every text is the same and every mode accepted something, so was put to the test."
 )]
 pub(crate) struct CheckArgs {
     /// Prompts to run: humaneval, gsm8k, or a file with a JSON object with `prompt`, or plain text, on each line

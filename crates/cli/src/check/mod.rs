@@ -115,6 +115,8 @@ pub(crate) fn check(args: &CheckArgs) -> Result<ExitCode> {
                 let text = || want[i].0.iter().map(|t| t.0).collect();
                 Some(script.as_mut()?.drafter(text(), prompts[i].len(), model.hyper.vocab, trial.mode))
             })?;
+            // Where texts part another is loaded, and a device may have room for one.
+            drop(engine);
             let mut cell = Cell {
                 trial: *trial,
                 temperature: sampling.drawing.temperature,
@@ -288,6 +290,7 @@ fn cell_json(c: &Cell, prompts: usize) -> Value {
         "temperature": c.temperature,
         "identical": c.identical,
         "prompts": prompts,
+        "put_to_the_test": c.is_tried(),
         "rounds": c.stats.rounds,
         "drafted": c.stats.drafted,
         "accepted": c.stats.accepted,

@@ -65,7 +65,8 @@ impl Curriculum {
                 (0..=most).filter(|n| self.left.contains(&(root % GRID, *n))).min_by_key(|n| n.abs_diff(aim));
             let accept = wanted.unwrap_or(if self.left.is_empty() { most } else { 0 });
             self.left.remove(&(root % GRID, accept));
-            let is_spoiled = nth % 3 == 1 && accept < MAX_DRAFT_DEPTH;
+            // Where nothing is to be accepted something has to be guessed all the same.
+            let is_spoiled = (nth % 3 == 1 || accept == 0) && accept < MAX_DRAFT_DEPTH;
             rounds.push(ScriptedRound {
                 length: if is_spoiled { MAX_DRAFT_DEPTH } else { accept },
                 spoil_at: is_spoiled.then_some(accept + 1),
