@@ -76,12 +76,17 @@ impl Device {
         }
     }
 
-    /// The backend, and the bytes of memory it may use where that is known. Asked before weights are loaded.
-    pub(crate) fn open(self, threads: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+    /// The backend, and the bytes of memory it may use where that is known. Asked before weights are loaded. For a whole model all kernels
+    /// are made ready first, which the `screen` shows where it takes a while; for an op alone those it asks for are, when it does.
+    pub(crate) fn open(
+        self,
+        threads: usize,
+        for_model: Option<&Screen>,
+    ) -> Result<(Box<dyn Backend>, Option<usize>)> {
         Ok(match self {
             Device::Cpu => (Box::new(Cpu::new(threads)), available_memory()),
             Device::CpuReference => (Box::new(Cpu::reference()), available_memory()),
-            Device::Cuda(n) => cuda::open(n)?,
+            Device::Cuda(n) => cuda::open(n, for_model)?,
         })
     }
 }
@@ -93,6 +98,8 @@ mod cuda {
     use std::time::Duration;
 
     use overdraft_cuda::{Cuda, CudaError, Device, when_stuck};
+
+    use crate::progress::Progress;
 
     /// Stays open, so that what was made to look at it need not be made again.
     static USABLE: OnceLock<Arc<Device>> = OnceLock::new();
@@ -139,12 +146,25 @@ mod cuda {
         std::process::abort();
     }
 
-    pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+    pub(super) fn open(
+        ordinal: usize,
+        for_model: Option<&Screen>,
+    ) -> Result<(Box<dyn Backend>, Option<usize>)> {
         static WATCHED: Once = Once::new();
         // Without a thread for it nobody watches, as before.
         WATCHED.call_once(|| drop(when_stuck(STUCK, give_up)));
         let failed = |e| refusal(ordinal, e);
         let device = Device::open(ordinal).map_err(failed)?;
+        if let Some(screen) = for_model {
+            let mut progress = Progress::new("compiling kernels, once", screen);
+            device.compile_ahead(|done, of| {
+                // A log has no bar.
+                if done == 0 && !screen.terminal {
+                    screen.note(&format!("compiling {of} files of kernels for this card, once"));
+                }
+                progress.at(done, of);
+            });
+        }
         let (free, _) = device.memory().map_err(failed)?;
         Ok((Box::new(Cuda::new(device).map_err(failed)?), Some(free)))
     }
@@ -159,10 +179,10 @@ mod cuda {
     }
 
     pub(super) fn check(ordinal: usize) -> Result<()> {
-        open(ordinal).map(|_| ())
+        open(ordinal, None).map(|_| ())
     }
 
-    pub(super) fn open(ordinal: usize) -> Result<(Box<dyn Backend>, Option<usize>)> {
+    pub(super) fn open(ordinal: usize, _: Option<&Screen>) -> Result<(Box<dyn Backend>, Option<usize>)> {
         Err(Failure::input(format!("--device cuda:{ordinal}: this build was made without CUDA"))
             .hint("use --device cpu, or leave the flag out"))
     }

@@ -63,7 +63,7 @@ impl Model {
         screen: &Screen,
     ) -> Result<Engine> {
         // Asked before loading: what loading copies is counted as weights already.
-        let (backend, memory) = machine.device.open(machine.threads)?;
+        let (backend, memory) = machine.device.open(machine.threads, Some(screen))?;
         self.check_weights(memory)?;
         let mut progress = Progress::new("loading", screen);
         let mut decoder = Decoder::load(&self.checkpoint, |done, of| progress.at(done, of))?;

@@ -82,7 +82,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
     for (size, workload) in sizes.iter().zip(&workloads) {
         for rows in &args.rows {
             let rows = *rows as usize;
-            let mut runner = Runner::new(workload, device.open(threads)?.0, rows)?;
+            let mut runner = Runner::new(workload, device.open(threads, None)?.0, rows)?;
             runner.run()?;
             let seconds = (0..args.times.repeats)
                 .map(|_| runner.seconds())
@@ -93,7 +93,7 @@ pub(crate) fn op(args: &OpArgs) -> Result<ExitCode> {
         }
     }
     let shape = dims.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
-    let describe = device.open(threads)?.0.describe();
+    let describe = device.open(threads, None)?.0.describe();
     let headline = format!("{} {shape}, {describe}, repeats: {}\n\n", spec.name, args.times.repeats);
     let json = json!({
         "bench": "op",

@@ -26,11 +26,13 @@ impl DiskCache {
         is_whole(&bytes).then_some(bytes)
     }
 
-    pub(super) fn write(&self, name: &str, cubin: &[u8]) {
-        if let Some(folder) = self.0.as_ref().filter(|_| is_whole(cubin)) {
-            // Without it the next run compiles again.
-            let _ = folder.write(name, cubin);
-        }
+    pub(super) fn holds(&self, name: &str) -> bool {
+        self.0.as_ref().is_some_and(|folder| folder.file(name).is_file())
+    }
+
+    /// Whether it is kept; if not the next run compiles again.
+    pub(super) fn write(&self, name: &str, cubin: &[u8]) -> bool {
+        self.0.as_ref().filter(|_| is_whole(cubin)).is_some_and(|folder| folder.write(name, cubin).is_ok())
     }
 
     /// Removes what this version would not load and no other has for long. Its own stays however old: the driver may be

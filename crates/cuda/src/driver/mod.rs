@@ -152,6 +152,12 @@ impl Device {
         self.kernel("norm", "rms_norm").map(|_| ())
     }
 
+    /// Makes kernels ready that NVRTC has to compile, once for a card and a version, on all cores: one after the other, as steps ask for them,
+    /// would take longer than who waits for a step may think it can. `progress` is told how many are, of how many.
+    pub fn compile_ahead(&self, progress: impl FnMut(usize, usize)) {
+        self.modules.compile_ahead(progress);
+    }
+
     pub fn open(ordinal: usize) -> Result<Arc<Self>> {
         Self::open_as(ordinal, Pretence::default())
     }

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, mpsc};
 use std::time::SystemTime;
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
@@ -10,7 +11,7 @@ use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
 use super::compile::{self, nvrtc_is_present};
 use super::disk_cache::{self, DiskCache};
 use super::{CudaError, Result, archive, check};
-use crate::kernels::source_hash;
+use crate::kernels::{modules, source_hash};
 
 /// A loaded kernel. Lives as long as its device.
 #[derive(Clone, Copy)]
@@ -76,6 +77,8 @@ pub(super) struct Modules {
     /// Whose code the device runs, its own first.
     arches: Vec<String>,
     cache: DiskCache,
+    /// Compiled ahead of being asked for, where the disk does not keep it.
+    ahead: Mutex<HashMap<&'static str, Vec<u8>>>,
     loaded: Mutex<Loaded>,
 }
 
@@ -96,7 +99,7 @@ impl Modules {
         check_kernels(sm, &arches)?;
         let cache = DiskCache::of_user();
         cache.remove_unused(SystemTime::now());
-        Ok(Self { sm, is_pretence, arches, cache, loaded: Mutex::default() })
+        Ok(Self { sm, is_pretence, arches, cache, ahead: Mutex::default(), loaded: Mutex::default() })
     }
 
     pub(super) fn kernel(&self, module: &'static str, entry: &'static str) -> Result<Kernel> {
@@ -128,9 +131,9 @@ impl Modules {
         if let Some(cubin) = embedded(module, &self.arches) {
             return load_cubin(cubin);
         }
-        let arch = if self.is_pretence { compile::text_for(self.sm) } else { compile::target_for(self.sm) };
+        let arch = self.target();
         let kept_as = disk_cache::name(module, &arch, source_hash(module));
-        if let Some(cubin) = self.cache.read(&kept_as, SystemTime::now())
+        if let Some(cubin) = self.ahead().remove(module).or_else(|| self.cache.read(&kept_as, SystemTime::now()))
             // A damaged file is compiled again.
             && let Ok(handle) = load_cubin(&cubin)
         {
@@ -139,6 +142,50 @@ impl Modules {
         let cubin = compile::compile(module, &arch)?;
         self.cache.write(&kept_as, &cubin);
         load_cubin(&cubin)
+    }
+
+    /// What NVRTC is asked for.
+    fn target(&self) -> String {
+        if self.is_pretence { compile::text_for(self.sm) } else { compile::target_for(self.sm) }
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, HashMap<&'static str, Vec<u8>>> {
+        self.ahead.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Compiles what neither the build nor the disk holds, on all cores. What fails is compiled again when it is asked for, and says then why.
+    pub(super) fn compile_ahead(&self, mut progress: impl FnMut(usize, usize)) {
+        if !nvrtc_is_present() {
+            return;
+        }
+        let arch = self.target();
+        let kept_as = |module: &str| disk_cache::name(module, &arch, source_hash(module));
+        let is_missing =
+            |module: &&str| embedded(module, &self.arches).is_none() && !self.cache.holds(&kept_as(module));
+        let missing: Vec<&'static str> = modules().filter(is_missing).collect();
+        if !missing.is_empty() {
+            progress(0, missing.len());
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let next = AtomicUsize::new(0);
+        let (done, ends) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..cores.min(missing.len()) {
+                let (done, missing, next, arch, kept_as) = (done.clone(), &missing, &next, &arch, &kept_as);
+                scope.spawn(move || {
+                    while let Some(&module) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Ok(cubin) = compile::compile(module, arch)
+                            && !self.cache.write(&kept_as(module), &cubin)
+                        {
+                            self.ahead().insert(module, cubin);
+                        }
+                        let _ = done.send(());
+                    }
+                });
+            }
+            drop(done);
+            ends.into_iter().enumerate().for_each(|(n, ())| progress(n + 1, missing.len()));
+        });
     }
 
     pub(super) fn unload(&self) {
