@@ -106,15 +106,19 @@ mod cuda {
 
     /// The first card that `auto` may count on; if there is none, what is to be said of the first that is there.
     pub(super) fn usable() -> std::result::Result<usize, Option<String>> {
+        let known = match Device::count() {
+            Ok(known) => known,
+            Err(CudaError::NoDriver) => return Err(None),
+            Err(e) => return Err(Some(e.to_string())),
+        };
         let mut first = None;
-        for ordinal in 0.. {
+        for ordinal in 0..known {
             let opened = Device::check(ordinal).and_then(|()| Device::open(ordinal));
             match opened.and_then(|device| device.check_kernels().map(|()| device)) {
                 Ok(device) => {
                     let _ = USABLE.set(device);
                     return Ok(ordinal);
                 }
-                Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => break,
                 Err(e) => drop(first.get_or_insert_with(|| e.to_string())),
             }
         }

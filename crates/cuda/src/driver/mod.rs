@@ -140,6 +140,11 @@ impl Pretence {
 }
 
 impl Device {
+    /// How many the driver knows, of whatever age.
+    pub fn count() -> Result<usize> {
+        n_devices()
+    }
+
     /// Whether the device can be opened, or why not: without a context, which takes a while to make.
     pub fn check(ordinal: usize) -> Result<()> {
         let sm = probe(ordinal)?.sm;
