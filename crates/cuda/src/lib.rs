@@ -21,6 +21,6 @@ pub use driver::{CudaError, Device, Pretence, when_stuck};
 /// For the tools that compile kernels where there is no device.
 pub mod build {
     pub use crate::driver::archive::append;
-    pub use crate::driver::compile::{RELEASE_ARCHES, compile, nvrtc_is_present};
+    pub use crate::driver::compile::{RELEASE_ARCHES, compile_each, nvrtc_is_present};
     pub use crate::kernels::{modules, source_hash};
 }

@@ -14,9 +14,8 @@ mod cubin;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use overdraft_cuda::build::{RELEASE_ARCHES, append, compile, modules, nvrtc_is_present, source_hash};
+use overdraft_cuda::build::{RELEASE_ARCHES, append, compile_each, modules, nvrtc_is_present, source_hash};
 
 /// One of each generation that is compiled differently: before, at and after programmatic launches and `wgmma`.
 const CHECKED_ARCHES: [&str; 3] = ["sm_80", "sm_90a", "sm_120"];
@@ -57,23 +56,14 @@ struct Compiled {
     code: Vec<u8>,
 }
 
-/// Every module for every target, in that order; the machine's cores take them in turn, as a module takes up to a minute.
+/// Every module for every target, in that order.
 fn compile_all(arches: &[&'static str]) -> Result<Vec<Compiled>, String> {
     let jobs: Vec<_> = modules().flat_map(|module| arches.iter().map(move |arch| (module, *arch))).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mine =
-            std::iter::from_fn(|| Some(next.fetch_add(1, Ordering::Relaxed)).filter(|i| *i < jobs.len()));
-        mine.map(|i| (i, compile(jobs[i].0, jobs[i].1))).collect::<Vec<_>>()
-    };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut done: Vec<_> = std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        all.into_iter().flat_map(|t| t.join().expect("compiling does not panic")).collect()
-    });
+    let mut done = Vec::new();
+    compile_each(&jobs, |job, code| done.push((job, code)));
     done.sort_by_key(|d| d.0);
-    let named = |(i, code): (usize, Result<Vec<u8>, _>)| {
-        let (module, arch) = jobs[i];
+    let named = |(job, code): (usize, Result<Vec<u8>, _>)| {
+        let (module, arch) = jobs[job];
         code.map(|code| Compiled { module, arch, code }).map_err(|e: overdraft_cuda::CudaError| e.to_string())
     };
     done.into_iter().map(named).collect()

@@ -1,7 +1,8 @@
 //! CUDA C++ to machine code by NVRTC, with no device needed.
 
 use std::ffi::{CStr, CString};
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{OnceLock, mpsc};
 
 use cudarc::nvrtc::sys::{self, nvrtcResult};
 
@@ -90,7 +91,7 @@ pub(crate) fn nvrtc_version() -> (i32, i32) {
 
 /// `kernels/{module}.cu` for `arch`, as a driver loads it: a cubin, or of a virtual one (`compute_86`) the text that the driver
 /// compiles on. NVRTC must be present.
-pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
+pub(crate) fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
     if !nvrtc_is_present() {
         return Err(CudaError::NoCompiler { arch: arch.into() });
     }
@@ -126,6 +127,29 @@ pub fn compile(module: &'static str, arch: &str) -> Result<Vec<u8>> {
         sys::nvrtcDestroyProgram(&mut program);
         result
     }
+}
+
+/// [`compile`]s modules for targets; the machine's cores take them in turn, as one may take up to a minute. `made` gets each when it is there, by
+/// its place among the `jobs`.
+pub fn compile_each(jobs: &[(&'static str, &str)], mut made: impl FnMut(usize, Result<Vec<u8>>)) {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let (sender, results) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(jobs.len()) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((module, arch)) = jobs.get(job) else { break };
+                    // Nobody takes them any more where `made` has panicked.
+                    let Ok(()) = sender.send((job, compile(module, arch))) else { break };
+                }
+            });
+        }
+        drop(sender);
+        results.into_iter().for_each(|(job, compiled)| made(job, compiled));
+    });
 }
 
 fn failure(module: &'static str, arch: &str, result: nvrtcResult, log: String) -> CudaError {

@@ -118,8 +118,9 @@ mod tests {
             "a-b-sm_80-12.9-7.cubin",
             &format!("{gone}.bak"),
         ];
-        cache.write(&own, &elf());
-        cache.write(&text, b"no cubin");
+        assert!(!cache.holds(&own));
+        assert!(cache.write(&own, &elf()) && cache.holds(&own));
+        assert!(!cache.write(&text, b"no cubin") && !cache.holds(&text), "what is no cubin is not kept");
         let files: Vec<&str> = [own.as_str(), &same, &gone, &cut].into_iter().chain(foreign).collect();
         for file in &files[1..] {
             fs::write(folder.file(file), b"bytes").unwrap();

@@ -50,33 +50,6 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
-/// How many devices the driver knows, which is started with the first call. Never touches a device.
-fn n_devices() -> Result<usize> {
-    // Errors are not for keeping twice: why it failed, if the library is there at all.
-    static STARTED: OnceLock<std::result::Result<(), Option<String>>> = OnceLock::new();
-    let started = STARTED.get_or_init(|| {
-        // SAFETY: loads the library and looks for nothing in it.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(None);
-        }
-        // SAFETY: the library is there.
-        match unsafe { sys::cuInit(0) } {
-            // The driver of a machine whose cards are elsewhere, as in a container.
-            sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(()),
-            result => check("cuInit", result).map_err(|e| Some(e.to_string())),
-        }
-    });
-    match started {
-        Err(None) => return Err(CudaError::NoDriver),
-        Err(Some(why)) => return Err(CudaError::DriverFails(why.clone())),
-        Ok(()) => {}
-    }
-    let mut n = 0;
-    // SAFETY: the driver is there, and refuses where it was not started; `n` receives the count.
-    let counted = check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut n) });
-    Ok(if counted.is_ok() { n.max(0) as usize } else { 0 })
-}
-
 /// What is known of a device without touching it.
 struct Probed {
     device: sys::CUdevice,
@@ -86,7 +59,7 @@ struct Probed {
 
 /// The device, if this backend runs on it.
 fn probe(ordinal: usize) -> Result<Probed> {
-    let known = n_devices()?;
+    let known = Device::count()?;
     if ordinal >= known {
         return Err(CudaError::NoDevice { asked: ordinal, known });
     }
@@ -140,9 +113,31 @@ impl Pretence {
 }
 
 impl Device {
-    /// How many the driver knows, of whatever age.
+    /// How many devices the driver knows, which is started with the first call. Never touches a device.
     pub fn count() -> Result<usize> {
-        n_devices()
+        // Errors are not for keeping twice: why it failed, if the library is there at all.
+        static STARTED: OnceLock<std::result::Result<(), Option<String>>> = OnceLock::new();
+        let started = STARTED.get_or_init(|| {
+            // SAFETY: loads the library and looks for nothing in it.
+            if !unsafe { sys::is_culib_present() } {
+                return Err(None);
+            }
+            // SAFETY: the library is there.
+            match unsafe { sys::cuInit(0) } {
+                // The driver of a machine whose cards are elsewhere, as in a container.
+                sys::CUresult::CUDA_ERROR_NO_DEVICE => Ok(()),
+                result => check("cuInit", result).map_err(|e| Some(e.to_string())),
+            }
+        });
+        match started {
+            Err(None) => return Err(CudaError::NoDriver),
+            Err(Some(why)) => return Err(CudaError::DriverFails(why.clone())),
+            Ok(()) => {}
+        }
+        let mut n = 0;
+        // SAFETY: the driver is there, and refuses where it was not started; `n` receives the count.
+        let counted = check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut n) });
+        Ok(if counted.is_ok() { n.max(0) as usize } else { 0 })
     }
 
     /// Whether the device can be opened, or why not: without a context, which takes a while to make.

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, mpsc};
+use std::sync::{Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use cudarc::driver::sys::{self, CUfunction_attribute as FunctionAttribute};
@@ -162,29 +161,21 @@ impl Modules {
         let kept_as = |module: &str| disk_cache::name(module, &arch, source_hash(module));
         let is_missing =
             |module: &&str| embedded(module, &self.arches).is_none() && !self.cache.holds(&kept_as(module));
-        let missing: Vec<&'static str> = modules().filter(is_missing).collect();
-        if !missing.is_empty() {
-            progress(0, missing.len());
+        let missing: Vec<_> = modules().filter(is_missing).map(|module| (module, arch.as_str())).collect();
+        if missing.is_empty() {
+            return;
         }
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let next = AtomicUsize::new(0);
-        let (done, ends) = mpsc::channel();
-        std::thread::scope(|scope| {
-            for _ in 0..cores.min(missing.len()) {
-                let (done, missing, next, arch, kept_as) = (done.clone(), &missing, &next, &arch, &kept_as);
-                scope.spawn(move || {
-                    while let Some(&module) = missing.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        if let Ok(cubin) = compile::compile(module, arch)
-                            && !self.cache.write(&kept_as(module), &cubin)
-                        {
-                            self.ahead().insert(module, cubin);
-                        }
-                        let _ = done.send(());
-                    }
-                });
+        progress(0, missing.len());
+        let mut n_done = 0;
+        compile::compile_each(&missing, |job, compiled| {
+            let module = missing[job].0;
+            if let Ok(cubin) = compiled
+                && !self.cache.write(&kept_as(module), &cubin)
+            {
+                self.ahead().insert(module, cubin);
             }
-            drop(done);
-            ends.into_iter().enumerate().for_each(|(n, ())| progress(n + 1, missing.len()));
+            n_done += 1;
+            progress(n_done, missing.len());
         });
     }
 
