@@ -70,7 +70,7 @@ fn run(pretence: Pretence, args: &[String]) -> Result<bool, String> {
         Some("ops") => {
             let few = Pretence { multiprocessors: Some(2), ..pretence };
             let few = pretence.multiprocessors.is_none().then(|| open(few)).transpose()?;
-            ops::run(&device, few.as_ref(), &args[1..])
+            ops::run(&device, few.as_ref(), pretence.apart, &args[1..])
         }
         Some("fixtures") => fixtures::run(&device, &args[1..]),
         Some("scripts") => scripts::run(&device, &args[1..]),

@@ -80,8 +80,15 @@ struct Outcome {
     checks: usize,
 }
 
-/// `few`: the same with only a few multiprocessors, where layers are to run too.
-pub(crate) fn run(device: &Arc<Device>, few: Option<&Arc<Device>>, args: &[String]) -> Result<bool, String> {
+/// `few`: the same with only a few multiprocessors, where layers are to run too; but not attention if the run `is_raced`: a block then has several
+/// rows' tails, and racecheck, which goes by how many barriers a warp has come to, takes one role's writes of a tail and another's reads of the last
+/// for a race, whole-block barriers between them or not.
+pub(crate) fn run(
+    device: &Arc<Device>,
+    few: Option<&Arc<Device>>,
+    is_raced: bool,
+    args: &[String],
+) -> Result<bool, String> {
     let mut args = args.to_vec();
     let (is_quick, is_small) = (flag(&mut args, "--quick"), flag(&mut args, "--small"));
     let threads = value(&mut args, "--threads")?.unwrap_or(8);
@@ -136,7 +143,10 @@ pub(crate) fn run(device: &Arc<Device>, few: Option<&Arc<Device>>, args: &[Strin
                     _ => {}
                 }
             }
-            let few = few.filter(|_| is_layer(case)).map(|few| (few, ", few multiprocessors"));
+            let attends = !case.layers.is_empty();
+            let few = few
+                .filter(|_| is_layer(case) && !(is_raced && attends))
+                .map(|few| (few, ", few multiprocessors"));
             [(device, "")].into_iter().chain(few).flat_map(move |(device, named)| {
                 let task = move |check| Task { case, nth: *nth, check, device, named };
                 checks.clone().into_iter().map(task)
