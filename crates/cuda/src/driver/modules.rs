@@ -21,7 +21,7 @@ pub(crate) struct Kernel {
 struct Entry {
     function: sys::CUfunction,
     name: &'static str,
-    /// Dynamic shared memory the kernel may use so far.
+    /// Dynamic shared memory that was asked for so far. (Without asking there are 48 KB, less what the kernel has by itself.)
     shared_limit: Mutex<usize>,
 }
 
@@ -29,9 +29,6 @@ struct Entry {
 unsafe impl Send for Entry {}
 // SAFETY: as above; the limit has a lock.
 unsafe impl Sync for Entry {}
-
-/// What a block has without asking.
-const USUAL_SHARED: usize = 48 * 1024;
 
 impl Kernel {
     pub(crate) fn function(&self) -> sys::CUfunction {
@@ -120,7 +117,7 @@ impl Modules {
         check(entry, unsafe { sys::cuModuleGetFunction(&mut function, handle, name.as_ptr()) })?;
         // There are as many as kernels in the program, and graphs refer to them: kept for good.
         let made: &'static Entry =
-            Box::leak(Box::new(Entry { function, name: entry, shared_limit: Mutex::new(USUAL_SHARED) }));
+            Box::leak(Box::new(Entry { function, name: entry, shared_limit: Mutex::default() }));
         let kernel = Kernel { entry: made };
         loaded.kernels.insert((module, entry), kernel);
         Ok(kernel)
