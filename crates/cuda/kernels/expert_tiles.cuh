@@ -1,19 +1,18 @@
 // The chosen experts' feed-forward layers on weights in tiles.
 //
 // A block takes an expert and 64 outputs of its gate and its up matrix, or 128 of its down matrix; each of 8 warps sums 16 of them
-// over all columns, for all rows that chose the expert, 8 or 16 at a time. The first (row, choice) pair that names an expert is
-// the one whose blocks do the work, so nothing is sorted. Blocks in front of those take an expert that all rows have, some rows each. The input is brought into the form of image.cuh a stage ahead: experts'
-// rows are few, and gathering them from an image would cost as much.
+// over all columns, for all rows that chose the expert, 8 or 16 at a time. Where experts are fewer than (row, choice) pairs each has blocks; else the first
+// pair that names an expert is the one whose blocks do the work, so nothing is sorted. Blocks in front of those take an expert that all rows have, some
+// rows each.
 // A row's sums have one order whatever rows stand beside it.
 #pragma once
+#include "choice.cuh"
+#include "expert_inputs.cuh"
 #include "linear_params.cuh"
-#include "linear_sums.cuh"
-#include "route.cuh"
 
 #define EXPERT_WARPS 8
 #define EXPERT_THREADS (32 * EXPERT_WARPS)
 #define MAX_CHOOSERS 2048  // rows of the largest bucket
-#define MAX_CHOOSING 64     // rows whose experts a launch chooses itself
 
 // Of a stack.
 struct ExpertMatrix {
@@ -26,11 +25,10 @@ struct ExpertMatrix {
 
 // Of all experts that rows choose among, or of one that every row has.
 struct ExpertProduct {
-    const float* x;         // [pairs / x_pairs, cols]
+    ExpertInput input;
     float* out;             // [pairs, n_out]
     ExpertMatrix parts[2];  // gate and up, or down alone
-    u32 format, stage_bytes, n_stages, n_cells;
-    u32 x_pairs, cols, n_out, pad;
+    u32 format, stage_bytes, n_stages, n_out;
 };
 
 enum WhoseProduct { CHOSEN, SHARED_BY_ALL };
@@ -41,158 +39,160 @@ struct ExpertParams {
     ExpertProduct products[2];
     const u32* n_shared_rows;  // that have the shared one
     u32 shared_blocks;         // of the grid's first dimension: its blocks are the first, 8 TILES rows each
+    u32 n_experts;             // that have blocks each; 0: pairs have
+    u32 n_inputs;              // stages that have inputs in shared memory
     u32 k, paired, glu_kind;
     float alpha, limit;
-    Router router;  // of rows for which nobody has chosen yet; no logits: `choices` are there
 };
 
-// A warp's share of a stage's inputs: of rows warp and warp + 8 the stage's cells, a stage ahead in registers.
-template <int TILES, int CELLS>
-struct Ahead {
-    float x[TILES][CELLS][4];
-    __device__ __forceinline__ void ask(const ExpertProduct& p, const u16* rows, u32 n, u32 stage) {
-        const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-        // Planes of float weights meet the same columns.
-        const u32 first_cell = CELLS == 1 ? stage % p.n_cells : 2 * stage;
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int c = 0; c < CELLS; c++) {
-                const u32 row = t * 8 + warp, column = (first_cell + c) * 128 + lane * 4;
-                const float* from = p.x + (u64)(row < n ? rows[row] / p.x_pairs : 0) * p.cols + column;
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) x[t][c][i] = 0.0f;
-                if (row >= n) continue;
-                if (p.cols % 4 == 0) {
-                    if (column >= p.cols) continue;
-                    const float4 v = *(const float4*)from;
-                    x[t][c][0] = v.x, x[t][c][1] = v.y, x[t][c][2] = v.z, x[t][c][3] = v.w;
-                } else {
-#pragma unroll
-                    for (u32 i = 0; i < 4; i++)
-                        if (column + i < p.cols) x[t][c][i] = from[i];
-                }
-            }
-    }
-    __device__ __forceinline__ void store(u8* to) const {
-        const ImageShape shape = {CELLS, TILES, TILES};
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int c = 0; c < CELLS; c++) image_store(to, shape, t * 8 + (threadIdx.x >> 5), c, x[t][c]);
-    }
+// A warp's weights, and its two slots for a stage of them; places of inputs.
+struct Tiles {
+    const u8* from;
+    u32 stride;  // of stages
+    u8 *slots, *inputs;
+    u32 n_inputs;
+    template <class F>
+    __device__ __forceinline__ const u8* slot(u32 stage) const { return slots + (stage & 1) * F::STAGE_BYTES; }
 };
 
+template <class F>
+__device__ __forceinline__ void copy_stage(const Tiles& tiles, u32 stage) {
+    const u32 lane_at = (threadIdx.x & 31) * 16, to = shared_address(tiles.slot<F>(stage));
+#pragma unroll
+    for (u32 i = 0; i < F::STAGE_BYTES; i += 512)
+        if (i + 512 <= F::STAGE_BYTES || i + lane_at < F::STAGE_BYTES) copy_16(to + lane_at + i, tiles.from + (u64)stage * tiles.stride + lane_at + i);
+    copies_end_group();
+}
 template <class F, int TILES>
-__device__ __forceinline__ void sum_rows(Sums<TILES>& acc, const ExpertProduct& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
-    constexpr int CELLS = IsFloat<F>::value ? 1 : 2;
-    constexpr u32 INPUT_BYTES = CELLS * TILES * (CELL_BYTES + REST_BYTES);
-    const u32 lane_at = (threadIdx.x & 31) * 16;
-    auto copy = [&](u32 stage) {
-        const u32 to = shared_address(slots) + (stage & 1) * F::STAGE_BYTES;
-#pragma unroll
-        for (u32 i = 0; i < F::STAGE_BYTES; i += 512)
-            if (i + 512 <= F::STAGE_BYTES || i + lane_at < F::STAGE_BYTES) copy_16(to + lane_at + i, from + (u64)stage * stride + lane_at + i);
-        copies_end_group();
-    };
-    Ahead<TILES, CELLS> ahead;
-    copy(0);
-    ahead.ask(p, rows, n, 0);
-    ahead.store(inputs);
-#pragma unroll 1
-    for (u32 stage = 0; stage < p.n_stages; stage++) {
-        copies_wait<0>();
-        __syncthreads();
-        const bool goes_on = stage + 1 < p.n_stages;
-        if (goes_on) copy(stage + 1), ahead.ask(p, rows, n, stage + 1);
-        F w(slots + (stage & 1) * F::STAGE_BYTES);
-        const u32 cell = shared_address(inputs) + (stage & 1) * INPUT_BYTES;
-        sum_stage_by_warp<F, TILES>(acc, w, cell, cell + TILES * CELL_BYTES, 2 * stage + 1 < p.n_cells);
-        if (goes_on) ahead.store(inputs + ((stage + 1) & 1) * INPUT_BYTES);
-    }
-    // The next rows begin with what the last stage may still be read from.
-    __syncthreads();
+__device__ __forceinline__ void sum_stage(Sums<TILES>& acc, const ExpertProduct& p, const Tiles& tiles, u32 stage, const u8* inputs) {
+    F w(tiles.slot<F>(stage));
+    const u32 cell = shared_address(inputs);
+    sum_stage_by_warp<F, TILES>(acc, w, cell, cell + TILES * CELL_BYTES, 2 * stage + 1 < p.input.n_cells);
 }
 
-template <Formats FORMATS, int TILES>
-__device__ __forceinline__ void sum_format(Sums<TILES>& acc, const ExpertProduct& p, const u8* from, u32 stride, u8* slots, u8* inputs, const u16* rows, u32 n) {
-#define SUM(F) sum_rows<F, TILES>(acc, p, from, stride, slots, inputs, rows, n)
-    switch (p.format) {
-    case FORMAT_F16: return SUM(F16);
-    case FORMAT_Q8_0: return SUM(Q8_0);
-    case FORMAT_Q4_K: return SUM(Q4K);
-    case FORMAT_Q5_K: return SUM(Q5K);
-    case FORMAT_Q6_K: return SUM(Q6K);
-    case FORMAT_MXFP4: return SUM(Mxfp4);
+// `work`, told the format of the weights.
+template <Formats FORMATS, class Work>
+__device__ __forceinline__ void by_format(u32 format, const Work& work) {
+    switch (format) {
+    case FORMAT_F16: return work.template run<F16>();
+    case FORMAT_Q8_0: return work.template run<Q8_0>();
+    case FORMAT_Q4_K: return work.template run<Q4K>();
+    case FORMAT_Q5_K: return work.template run<Q5K>();
+    case FORMAT_Q6_K: return work.template run<Q6K>();
+    case FORMAT_MXFP4: return work.template run<Mxfp4>();
     }
     if constexpr (FORMATS == ALL) {
-        switch (p.format) {
-        case FORMAT_Q4_0: return SUM(Q4_0);
-        case FORMAT_Q4_1: return SUM(Q4_1);
-        case FORMAT_Q5_0: return SUM(Q5_0);
-        case FORMAT_Q5_1: return SUM(Q5_1);
-        case FORMAT_IQ4_NL: return SUM(Iq4Nl);
-        case FORMAT_Q2_K: return SUM(Q2K);
-        case FORMAT_Q3_K: return SUM(Q3K);
-        case FORMAT_IQ4_XS: return SUM(Iq4Xs);
+        switch (format) {
+        case FORMAT_Q4_0: return work.template run<Q4_0>();
+        case FORMAT_Q4_1: return work.template run<Q4_1>();
+        case FORMAT_Q5_0: return work.template run<Q5_0>();
+        case FORMAT_Q5_1: return work.template run<Q5_1>();
+        case FORMAT_IQ4_NL: return work.template run<Iq4Nl>();
+        case FORMAT_Q2_K: return work.template run<Q2K>();
+        case FORMAT_Q3_K: return work.template run<Q3K>();
+        case FORMAT_IQ4_XS: return work.template run<Iq4Xs>();
         }
     }
-#undef SUM
 }
 
-// The pairs that chose the same expert as the block's, in order, and which it is; 0 where an earlier pair has.
-__device__ __forceinline__ u32 choosers(const Choice* choices, u32 pair, u32 n_pairs, u16* mine, u32& expert) {
-    __shared__ u32 found;
-    const u32 lane = threadIdx.x & 31;
-    expert = choices[pair].index;
-    bool is_taken = false;
-    for (u32 i = threadIdx.x; i < pair; i += EXPERT_THREADS) is_taken |= choices[i].index == expert;
-    if (__syncthreads_or(is_taken)) return 0;
-    if (threadIdx.x < 32) {
-        u32 n = 0;
-        for (u32 first = pair; first < n_pairs; first += 32) {
-            const bool is_mine = first + lane < n_pairs && choices[first + lane].index == expert;
-            const u32 which = __ballot_sync(0xffffffffu, is_mine);
-            if (is_mine) mine[n + __popc(which & ((1u << lane) - 1))] = (u16)(first + lane);
-            n += __popc(which);
-        }
-        if (lane == 0) found = n;
+struct Begin {
+    const Tiles& tiles;
+    template <class F>
+    __device__ __forceinline__ void run() const {
+        copy_stage<F>(tiles, 0);
     }
-    __syncthreads();
-    return found;
+};
+// Of stages whose inputs are there.
+struct SumStages {
+    Sums<1>& acc;
+    const ExpertProduct& p;
+    const Tiles& tiles;
+    u32 first, end;
+    template <class F>
+    __device__ __forceinline__ void run() const {
+        const u8* inputs = tiles.inputs;
+#pragma unroll 1
+        for (u32 stage = first; stage < end; stage++, inputs += StageInputs<1>::bytes(IsFloat<F>::value)) {
+            copies_wait<0>();
+            __syncwarp();
+            if (stage + 1 < p.n_stages) copy_stage<F>(tiles, stage + 1);
+            sum_stage<F, 1>(acc, p, tiles, stage, inputs);
+        }
+    }
+};
+// Of all stages, their inputs a stage ahead.
+template <int TILES>
+struct SumAhead {
+    Sums<TILES>& acc;
+    const ExpertProduct& p;
+    const Tiles& tiles;
+    const u16* pairs;
+    u32 n;
+    template <class F>
+    __device__ __forceinline__ void run() const {
+        constexpr bool IS_FLOAT = IsFloat<F>::value;
+        const auto inputs = [&](u32 stage) { return tiles.inputs + (stage & 1) * StageInputs<TILES>::bytes(IS_FLOAT); };
+        copy_stage<F>(tiles, 0);
+        Ahead<IS_FLOAT, TILES> ahead(p.input, pairs, n);
+        ahead.ask(p.input, 0);
+        ahead.store({inputs(0)});
+#pragma unroll 1
+        for (u32 stage = 0; stage < p.n_stages; stage++) {
+            copies_wait<0>();
+            __syncthreads();
+            const bool goes_on = stage + 1 < p.n_stages;
+            if (goes_on) copy_stage<F>(tiles, stage + 1), ahead.ask(p.input, stage + 1);
+            sum_stage<F, TILES>(acc, p, tiles, stage, inputs(stage));
+            if (goes_on) ahead.store({inputs(stage + 1)});
+        }
+        // The next rows begin with what the last stage may still be read from.
+        __syncthreads();
+    }
+};
+
+// A warp's 16 outputs of up to 8 TILES pairs, over all columns.
+template <Formats FORMATS, int TILES>
+__device__ __forceinline__ void sum_pairs(Sums<TILES>& acc, const ExpertProduct& p, const Tiles& tiles, const u16* pairs, u32 n) {
+    if constexpr (TILES > 1) {
+        by_format<FORMATS>(p.format, SumAhead<TILES>{acc, p, tiles, pairs, n});
+    } else {
+        // Formats are told three times, so that inputs are brought by code that is there once: with it in each format's, 900 bytes of registers spilled.
+        by_format<FORMATS>(p.format, Begin{tiles});
+#pragma unroll 1
+        for (u32 first = 0; first < p.n_stages; first += tiles.n_inputs) {
+            const u32 end = min(p.n_stages, first + tiles.n_inputs);
+            bring_inputs(p.input, p.format == FORMAT_F16, pairs, min(n, 8), first, end - first, tiles.inputs);
+            __syncthreads();
+            by_format<FORMATS>(p.format, SumStages{acc, p, tiles, first, end});
+            // The next stages' inputs take the places of these, or the next pairs'.
+            __syncthreads();
+        }
+    }
 }
 
-// The same where the block chooses: its pair is the so-manieth expert of its row, and rows have chosen it too where it is among their
-// best. The first block of a row's first pair also stores what the row chose, for the launches behind this one.
-__device__ __forceinline__ u32 choose(const ExpertParams& p, u32 pair, u32 n_rows, u16* mine, u32& expert) {
-    __shared__ u16 ranks[MAX_CHOOSING];
-    __shared__ u32 chosen, found;
-    const u32 row = pair / p.k, own_rank = pair % p.k, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    if (warp == 0) {
-        const bool stores = own_rank == 0 && blockIdx.y == 0;
-        const u32 e = stores ? route_row(p.router, row) : best_experts(p.router.logits + (u64)row * p.router.n_experts, p.router.n_experts, own_rank + 1, [](u32, u32, float) {});
-        if (lane == 0) chosen = e;
-    }
-    __syncthreads();
-    expert = chosen;
-    for (u32 r = warp; r < n_rows; r += EXPERT_WARPS) {
-        const u32 rank = r == row ? own_rank : rank_of(p.router, r, expert);
-        if (lane == 0) ranks[r] = (u16)min(rank, p.k);
-    }
-    __syncthreads();
-    if (warp == 0) {
-        u32 n = 0;
-        bool is_taken = false;
-        for (u32 first = 0; first < n_rows; first += 32) {
-            const u32 r = first + lane, rank = r < n_rows ? ranks[r] : p.k, which = __ballot_sync(0xffffffffu, rank < p.k);
-            if (rank < p.k) mine[n + __popc(which & ((1u << lane) - 1))] = (u16)(r * p.k + rank);
-            is_taken |= __any_sync(0xffffffffu, rank < p.k && r < row);
-            n += __popc(which);
+// The pairs that chose the expert, in order; none where one of them is before `own`.
+__device__ __forceinline__ u32 choosers(const Choice* choices, u32 expert, u32 own, u32 n_pairs, u16* mine) {
+    __shared__ u32 counts[2][EXPERT_WARPS];
+    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    u32 n = 0;
+#pragma unroll 1
+    for (u32 first = 0, turn = 0; first < n_pairs; first += EXPERT_THREADS, turn ^= 1) {
+        const u32 pair = first + threadIdx.x;
+        const bool is_mine = pair < n_pairs && choices[pair].index == expert;
+        const u32 which = __ballot_sync(0xffffffffu, is_mine);
+        if (lane == 0) counts[turn][warp] = __popc(which);
+        if (__syncthreads_or(is_mine && pair < own)) return 0;
+        u32 before = n;
+#pragma unroll
+        for (u32 w = 0; w < EXPERT_WARPS; w++) {
+            const u32 count = counts[turn][w];
+            n += count;
+            if (w < warp) before += count;
         }
-        if (lane == 0) found = is_taken ? 0 : n;
+        if (is_mine) mine[before + __popc(which & ((1u << lane) - 1))] = (u16)pair;
     }
     __syncthreads();
-    return found;
+    return n;
 }
 
 // The block's rows of those that all have the shared expert.
@@ -218,9 +218,10 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
     if (is_shared) {
         n = rows_of_shared<8 * TILES>(p, mine);
     } else {
-        const u32 pair = blockIdx.x - p.shared_blocks, n_rows = *p.n_rows, n_pairs = n_rows * p.k;
-        if (pair >= n_pairs) return;
-        n = p.router.logits ? choose(p, pair, n_rows, mine, expert) : choosers(p.choices, pair, n_pairs, mine, expert);
+        const u32 nth = blockIdx.x - p.shared_blocks, n_pairs = *p.n_rows * p.k;
+        if (!p.n_experts && nth >= n_pairs) return;
+        expert = p.n_experts ? nth : p.choices[nth].index;
+        n = choosers(p.choices, expert, p.n_experts ? 0 : nth, n_pairs, mine);
     }
     if (n == 0) return;
     const u32 warp = threadIdx.x >> 5;
@@ -229,8 +230,9 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
     // A warp without outputs reads another's weights, and stores nothing.
     const bool has_outputs = output < product.n_out;
     const u32 first = expert * m.stride + m.first + (has_outputs ? output : 0), tile = first / 16, half = tile / 8;
-    const u32 tiles = m.n_tiles - 8 * half < 8 ? m.n_tiles - 8 * half : 8;
-    const u8* from = (const u8*)m.tiles + ((u64)half * 8 * product.n_stages + tile % 8) * product.stage_bytes;
+    const u32 n_beside = m.n_tiles - 8 * half < 8 ? m.n_tiles - 8 * half : 8;
+    const Tiles tiles = {(const u8*)m.tiles + ((u64)half * 8 * product.n_stages + tile % 8) * product.stage_bytes, n_beside * product.stage_bytes,
+                         shared + warp * 2 * product.stage_bytes, shared + EXPERT_WARPS * 2 * product.stage_bytes, p.n_inputs};
     const Lane l;
     float scale[2], bias[2];
 #pragma unroll
@@ -238,8 +240,6 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
         scale[i] = ((const float*)m.scales)[first + l.g + 8 * i];
         bias[i] = m.bias && has_outputs ? ((const float*)m.bias)[(u64)expert * product.n_out + output + l.g + 8 * i] : 0.0f;
     }
-    u8* const slots = shared + warp * 2 * product.stage_bytes;
-    u8* const inputs = shared + EXPERT_WARPS * 2 * product.stage_bytes;
 #pragma unroll 1
     for (u32 done = 0; done < n; done += 8 * TILES) {
         Sums<TILES> sums;
@@ -247,7 +247,7 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[t][i] = 0.0f;
-        sum_format<FORMATS, TILES>(sums, product, from, tiles * product.stage_bytes, slots, inputs, mine + done, n - done);
+        sum_pairs<FORMATS, TILES>(sums, product, tiles, mine + done, n - done);
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -270,4 +270,4 @@ __device__ __forceinline__ void experts(const ExpertParams& p) {
 }
 
 #define EXPERT_KERNEL(NAME, FORMATS, TILES) \
-    extern "C" __global__ void __launch_bounds__(EXPERT_THREADS) NAME(const __grid_constant__ ExpertParams p) { experts<FORMATS, TILES>(p); }
+    extern "C" __global__ void __launch_bounds__(EXPERT_THREADS, 2) NAME(const __grid_constant__ ExpertParams p) { experts<FORMATS, TILES>(p); }

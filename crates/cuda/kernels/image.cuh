@@ -37,7 +37,8 @@ __device__ __forceinline__ int image_exponent(const float (&x)[4]) {
     // Zero keeps 1; infinities stay so.
     return largest == 0 || exponent == 128 ? 10 : exponent < -110 ? -110 : exponent;
 }
-// Into a cell and what is beside it.
+// Into a cell and, if anybody reads that, what is beside it.
+template <bool HAS_REST = true>
 __device__ __forceinline__ void image_store_in(u8* cell, u8* rest, u32 in_tile, const float (&x)[4], int exponent) {
     const u32 lane = threadIdx.x & 31;
     // The largest magnitude goes to 1024..2048.
@@ -52,7 +53,7 @@ __device__ __forceinline__ void image_store_in(u8* cell, u8* rest, u32 in_tile, 
     }
     const u32 at = (lane >> 2) * 256 + in_tile * 16 + (lane & 3) * 4;
     *(u32*)(cell + at) = value[0] | (u32)value[1] << 16, *(u32*)(cell + at + 128) = value[2] | (u32)value[3] << 16;
-    *(u32*)(rest + at) = left[0] | (u32)left[1] << 16, *(u32*)(rest + at + 128) = left[2] | (u32)left[3] << 16;
+    if (HAS_REST) *(u32*)(rest + at) = left[0] | (u32)left[1] << 16, *(u32*)(rest + at + 128) = left[2] | (u32)left[3] << 16;
     if (lane == 0) *(float*)(cell + CELL_SCALES + in_tile * 4) = __uint_as_float((u32)(exponent - 10 + 127) << 23);
 }
 __device__ __forceinline__ void image_store_in(u8* cell, u8* rest, u32 in_tile, const float (&x)[4]) {

@@ -3,7 +3,7 @@
 
 extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const __grid_constant__ Norm p) {
     __shared__ float room[33];
-    if (p.width % 4 == 0 && p.width <= 4 * KEPT_CHUNKS * NORM_THREADS) return norm_chunks<NORM_THREADS, false>(p, blockIdx.x, room);
+    if (p.width % 4 == 0 && p.width <= 4 * KEPT_CHUNKS * NORM_THREADS) return norm_chunks<NORM_THREADS>(p, blockIdx.x, room);
     const u32 r = blockIdx.x;
     pdl_wait();
     pdl_next();
@@ -21,17 +21,7 @@ extern "C" __global__ void __launch_bounds__(NORM_THREADS) rms_norm(const __grid
 // Rows of whole chunks, up to 4 * KEPT_CHUNKS * NARROW_NORM_THREADS numbers.
 extern "C" __global__ void __launch_bounds__(NARROW_NORM_THREADS) rms_norm_narrow(const __grid_constant__ Norm p) {
     __shared__ float room[2 * NARROW_NORM_THREADS / 32];
-    norm_chunks<NARROW_NORM_THREADS, false>(p, blockIdx.x, room);
-}
-
-// The same of rows that their experts are added to first.
-extern "C" __global__ void __launch_bounds__(NORM_THREADS) sum_norm(const __grid_constant__ Norm p) {
-    __shared__ float room[2 * NORM_THREADS / 32];
-    norm_chunks<NORM_THREADS, true>(p, blockIdx.x, room);
-}
-extern "C" __global__ void __launch_bounds__(NARROW_NORM_THREADS) sum_norm_narrow(const __grid_constant__ Norm p) {
-    __shared__ float room[2 * NARROW_NORM_THREADS / 32];
-    norm_chunks<NARROW_NORM_THREADS, true>(p, blockIdx.x, room);
+    norm_chunks<NARROW_NORM_THREADS>(p, blockIdx.x, room);
 }
 
 // Per head: out = rms(x) . weight . silu(gate). A warp per (row, head).

@@ -1,14 +1,12 @@
-// A norm of a row by a block, for kernels that make norms: the row in registers, its image, and what is added to it first.
+// A norm of a row by a block, for kernels that make norms: the row in registers, and its image.
 #pragma once
-#include "choice.cuh"
 #include "image.cuh"
 #include "prompt_image.cuh"
-#include "shared_part.cuh"
 #include "step.cuh"
 
 struct Norm {
     const u32* n_rows;
-    float* x;              // written only with sums
+    const float* x;
     const float* weight;
     float *out, *tap;      // `out` may be none where rows have images
     u8* image;             // of `out` for the linear kernels, where they want one
@@ -19,10 +17,6 @@ struct Norm {
     u32 width;
     ImageShape shape;
     u32 eights;            // of rows, in the prompts' image
-    const float* parts;    // [rows, k, width]: of sums, what the row's experts add to it first
-    const Choice* choices; // [rows, k]
-    u32 k, pad;
-    SharedPart shared;
 };
 
 // Of a block: fewer for rows of up to 4096, of which a multiprocessor then has more on their way. The width alone decides which, so a row's bits do not depend on others.
@@ -48,32 +42,8 @@ __device__ __forceinline__ void store_prompt_row(const Norm& p, u32 row, const f
     }
 }
 
-// What `expert_sum` makes of the row, in its order, put where that puts it.
-template <u32 N>
-__device__ __forceinline__ void add_experts(const Norm& p, u32 row, float4 (&kept)[KEPT_CHUNKS]) {
-    const auto add = [&](float weight, const float* parts, u32 nth) {
-        const float4* part = (const float4*)parts + (u64)nth * (p.width / 4);
-#pragma unroll
-        for (u32 n = 0; n < KEPT_CHUNKS; n++) {
-            const u32 c = n * N + threadIdx.x;
-            if (4 * c >= p.width) break;
-            const float4 y = part[c];
-            kept[n].x = __fmaf_rn(weight, y.x, kept[n].x), kept[n].y = __fmaf_rn(weight, y.y, kept[n].y);
-            kept[n].z = __fmaf_rn(weight, y.z, kept[n].z), kept[n].w = __fmaf_rn(weight, y.w, kept[n].w);
-        }
-    };
-#pragma unroll 4
-    for (u32 pair = row * p.k; pair < (row + 1) * p.k; pair++) add(p.choices[pair].weight, p.parts, pair);
-    if (p.shared.is_of(row)) add(p.shared.factor(row), p.shared.parts, row);
-#pragma unroll
-    for (u32 n = 0; n < KEPT_CHUNKS; n++) {
-        const u32 c = n * N + threadIdx.x;
-        if (4 * c < p.width) ((float4*)p.x)[(u64)row * p.width / 4 + c] = kept[n];
-    }
-}
-
 // Row r, of whole chunks, all of which fit. `room`: two numbers a warp.
-template <u32 N, bool SUMS>
+template <u32 N>
 __device__ __forceinline__ void norm_chunks(const Norm& p, u32 r, float* room) {
     const u32 written = p.prompt_image ? *p.written : 0xffffffffu;
     const bool is_there = r < *p.n_rows;
@@ -93,7 +63,6 @@ __device__ __forceinline__ void norm_chunks(const Norm& p, u32 r, float* room) {
         const u32 c = n * N + threadIdx.x;
         kept[n] = 4 * c < p.width ? ((const float4*)p.x)[first + c] : zero;
     }
-    if (SUMS) add_experts<N>(p, r, kept);
     float squares = 0.0f;
 #pragma unroll
     for (u32 n = 0; n < KEPT_CHUNKS; n++) {

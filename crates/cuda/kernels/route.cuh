@@ -21,14 +21,14 @@ __device__ __forceinline__ float logit_of(u32 key) {
     return __uint_as_float(key == 1 ? 0x7fffffffu : key >> 31 ? key & 0x7fffffffu : ~key);
 }
 
-// The best `n_best` of a row, by a warp whose lanes have N keys each; `put(rank, expert, logit)` is told of each. The last of them.
+// The best `n_best` of a row, by a warp whose lanes have N keys each; `put(rank, expert, logit)` is told of each. Logits may be of blocks beside
+// this one, so they are read where those leave them.
 template <u32 N, class Put>
-__device__ __forceinline__ u32 best_experts_of(const float* logits, u32 n_experts, u32 n_best, const Put& put) {
+__device__ __forceinline__ void best_experts_of(const float* logits, u32 n_experts, u32 n_best, const Put& put) {
     const u32 lane = threadIdx.x & 31;
     u32 keys[N];
 #pragma unroll
-    for (u32 i = 0; i < N; i++) keys[i] = i * 32 + lane < n_experts ? key_of(logits[i * 32 + lane]) : NO_KEY;
-    u32 expert = 0;
+    for (u32 i = 0; i < N; i++) keys[i] = i * 32 + lane < n_experts ? key_of(__ldcg(logits + i * 32 + lane)) : NO_KEY;
 #pragma unroll 1
     for (u32 rank = 0; rank < n_best; rank++) {
         u32 own = keys[0];
@@ -39,53 +39,36 @@ __device__ __forceinline__ u32 best_experts_of(const float* logits, u32 n_expert
 #pragma unroll
         for (u32 i = N; i-- > 0;)
             if (keys[i] == best) at = i * 32 + lane;
-        expert = __reduce_min_sync(0xffffffffu, at);
+        const u32 expert = __reduce_min_sync(0xffffffffu, at);
 #pragma unroll
         for (u32 i = 0; i < N; i++)
             if (i * 32 + lane == expert) keys[i] = NO_KEY;
         put(rank, expert, logit_of(best));
     }
-    return expert;
 }
 template <class Put>
-__device__ __forceinline__ u32 best_experts(const float* logits, u32 n_experts, u32 n_best, const Put& put) {
+__device__ __forceinline__ void best_experts(const float* logits, u32 n_experts, u32 n_best, const Put& put) {
     if (n_experts <= 128) return best_experts_of<4>(logits, n_experts, n_best, put);
     if (n_experts <= 256) return best_experts_of<8>(logits, n_experts, n_best, put);
     return best_experts_of<MAX_EXPERTS / 32>(logits, n_experts, n_best, put);
 }
 
-// By a warp: the row's experts and what they count, stored. The best of them. Sums are rounded each by itself: more kernels than one choose,
-// and all do it to the bit.
-__device__ __forceinline__ u32 route_row(const Router& r, u32 row) {
+// By a warp: the row's experts and what they count, stored. Sums are rounded each by itself: more kernels than one choose, and all do it to the bit.
+__device__ __forceinline__ void route_row(const Router& r, u32 row) {
     const u32 lane = threadIdx.x & 31;
     const float* logits = r.logits + (u64)row * r.n_experts;
     Choice* choices = r.choices + (u64)row * r.k;
-    u32 first = 0;
     float max = 0.0f, total = 0.0f;
     best_experts(logits, r.n_experts, r.k, [&](u32 rank, u32 expert, float logit) {
-        if (rank == 0) first = expert, max = logit;
+        if (rank == 0) max = logit;
         total = __fadd_rn(total, expf(logit - max));
         if (lane == 0) choices[rank] = {expert, logit};
     });
     __syncwarp();
     if (r.rule == 1) {
         float sum = 0.0f;
-        for (u32 e = lane; e < r.n_experts; e += 32) sum = __fadd_rn(sum, expf(logits[e] - max));
+        for (u32 e = lane; e < r.n_experts; e += 32) sum = __fadd_rn(sum, expf(__ldcg(logits + e) - max));
         total = warp_sum(sum);
     }
     for (u32 rank = lane; rank < r.k; rank += 32) choices[rank].weight = expf(choices[rank].weight - max) / total;
-    return first;
-}
-
-// By a warp: how many experts of the row come before this one.
-__device__ __forceinline__ u32 rank_of(const Router& r, u32 row, u32 expert) {
-    const float* logits = r.logits + (u64)row * r.n_experts;
-    const u32 key = key_of(logits[expert]);
-    u32 n = 0;
-#pragma unroll 4
-    for (u32 e = threadIdx.x & 31; e < r.n_experts; e += 32) {
-        const u32 other = key_of(logits[e]);
-        n += other > key || (other == key && e < expert);
-    }
-    return __reduce_add_sync(0xffffffffu, n);
 }

@@ -1,7 +1,8 @@
 // A norm and, beside it, the logits of a router that reads it: blocks of the one have a row each, blocks of the other 8 outputs (experts, or a
 // shared one's gate) of some rows. These read rows before their norm, which they divide their own sums by, so nobody waits for a norm. All in
-// f32. A block's warps share the columns, not the outputs: each number of a row is read once a block.
+// f32. A block's warps share the columns, not the outputs: each number of a row is read once a block. The last block to be done with some rows chooses their experts.
 #include "norm.cuh"
+#include "route.cuh"
 
 #define ROUTER_THREADS NARROW_NORM_THREADS
 #define ROUTER_WARPS (ROUTER_THREADS / 32)
@@ -22,6 +23,8 @@ struct NormRouter {
     u32 n_blocks;      // of the grid that have outputs; rows' norms are behind them
     u32 rows_a_block;  // of those
     u32 pad;
+    Router router;
+    u32* done;         // blocks, of each rows_a_block rows; zero again behind the launch
 };
 
 // An output, found among the parts.
@@ -54,12 +57,10 @@ __device__ __forceinline__ float sum_of_eight(float (&sums)[ROUTER_OUTPUTS]) {
 
 // STEPS of 1024 columns hold a row.
 template <u32 STEPS>
-__device__ __forceinline__ void route_outputs(const NormRouter& p) {
+__device__ __forceinline__ void route_outputs(const NormRouter& p, u32 first_output, u32 first_row, u32 end) {
     // By warp: a row's sums and, last, its squares'. Two, so that one barrier a turn is enough.
     __shared__ float partial[2][ROUTER_ROWS][ROUTER_OUTPUTS + 1][ROUTER_WARPS];
-    const u32 n_groups = (p.n_outputs + ROUTER_OUTPUTS - 1) / ROUTER_OUTPUTS, chunks = p.norm.width / 4;
-    const u32 first_output = blockIdx.x % n_groups * ROUTER_OUTPUTS, first_row = blockIdx.x / n_groups * p.rows_a_block;
-    const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const u32 chunks = p.norm.width / 4, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     // Each times the norm's weight, and there before the rows are.
     float4 weight[STEPS][ROUTER_OUTPUTS];
@@ -81,7 +82,6 @@ __device__ __forceinline__ void route_outputs(const NormRouter& p) {
             w = make_float4(__fmul_rn(w.x, v.x), __fmul_rn(w.y, v.y), __fmul_rn(w.z, v.z), __fmul_rn(w.w, v.w));
         }
     }
-    const u32 end = min(first_row + p.rows_a_block, *p.norm.n_rows);
     pdl_wait();
     pdl_next();
 #pragma unroll 1
@@ -125,11 +125,28 @@ __device__ __forceinline__ void route_outputs(const NormRouter& p) {
     }
 }
 
+// By a block whose logits of these rows are stored: of the `n_blocks` that have them the last sees all logits.
+__device__ __forceinline__ void choose_if_last(const NormRouter& p, u32* done, u32 n_blocks, u32 first_row, u32 end) {
+    __shared__ bool is_last;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        is_last = atomicInc(done, n_blocks - 1) == n_blocks - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last) return;
+    for (u32 row = first_row + (threadIdx.x >> 5); row < end; row += ROUTER_WARPS) route_row(p.router, row);
+}
+
 template <u32 STEPS>
 __device__ __forceinline__ void norm_and_route(const NormRouter& p) {
     __shared__ float room[2 * ROUTER_WARPS];
-    if (blockIdx.x < p.n_blocks) route_outputs<STEPS>(p);
-    else norm_chunks<ROUTER_THREADS, false>(p.norm, blockIdx.x - p.n_blocks, room);
+    if (blockIdx.x >= p.n_blocks) return norm_chunks<ROUTER_THREADS>(p.norm, blockIdx.x - p.n_blocks, room);
+    const u32 n_groups = (p.n_outputs + ROUTER_OUTPUTS - 1) / ROUTER_OUTPUTS, part = blockIdx.x / n_groups, first_row = part * p.rows_a_block;
+    const u32 end = min(first_row + p.rows_a_block, *p.norm.n_rows);
+    route_outputs<STEPS>(p, blockIdx.x % n_groups * ROUTER_OUTPUTS, first_row, end);
+    if (first_row < end) choose_if_last(p, p.done + part, n_groups, first_row, end);
 }
 extern "C" __global__ void __launch_bounds__(ROUTER_THREADS) norm_and_route_2(const __grid_constant__ NormRouter p) { norm_and_route<2>(p); }
 extern "C" __global__ void __launch_bounds__(ROUTER_THREADS) norm_and_route_4(const __grid_constant__ NormRouter p) { norm_and_route<4>(p); }

@@ -3,7 +3,7 @@
 use overdraft_plan::{Act, ActSpec, Choice, Op, Plan, RowSet, Weights};
 
 use crate::linear::LinearKernels;
-use crate::ops::{attention, expert_tiles, prompt_linear, recurrent};
+use crate::ops::{attention, expert_tiles, prompt_linear, recurrent, router};
 use crate::weights::ALIGN;
 
 /// Bytes of a choice: index and weight.
@@ -33,7 +33,7 @@ pub(crate) struct PlanMemory {
     pub(crate) shared_parts: usize,
     /// Bytes of the arena the plan needs.
     pub(crate) n_bytes: usize,
-    /// Counters of its attention and recurrent ops, which take turns with them.
+    /// Counters of its attention and recurrent ops and its routers, which take turns with them.
     pub(crate) n_counters: usize,
     /// Rows of the last run.
     pub(crate) n_rows: usize,
@@ -70,7 +70,7 @@ impl PlanMemory {
         let shared_parts = place(expert_tiles::shared_bytes(&plan, fast));
         let n_counters = ops().map(|a| attention::n_counters(a, plan.bucket));
         let n_counters = n_counters.chain(plan.ops.iter().map(|op| recurrent::n_counters(&plan, op)));
-        let n_counters = n_counters.max().unwrap_or(0);
+        let n_counters = n_counters.max().unwrap_or(0).max(router::n_counters(&plan));
         Self {
             acts,
             choices,

@@ -94,11 +94,9 @@ impl DeviceWeights {
         let mut raw = vec![false; host.matrices().len()];
         let mut tiled = raw.clone();
         for (plan, op) in plans.iter().flat_map(|plan| plan.ops.iter().map(move |op| (plan, op))) {
-            let Wanted { matrices, as_they_are, in_tiles } = ops::wanted(plan, op, host, fast);
-            for id in &matrices {
-                raw[id.0 as usize] |= as_they_are;
-                tiled[id.0 as usize] |= in_tiles;
-            }
+            let Wanted { matrices, in_tiles } = ops::wanted(plan, op, host, fast);
+            let form = if in_tiles { &mut tiled } else { &mut raw };
+            matrices.iter().for_each(|id| form[id.0 as usize] = true);
         }
         let matrices = host.matrices().iter().zip(raw.iter().zip(tiled)).map(|(matrix, (raw, tiled))| {
             let raw = if *raw { device_bytes(matrix.n_bytes()) } else { 0 };
@@ -115,14 +113,17 @@ impl DeviceWeights {
 
     /// Brings an op's matrices to the device in the form it wants them, unless they are there.
     pub(crate) fn need(&mut self, gpu: Gpu<'_>, plan: &Plan, op: &Op) -> Result<()> {
-        let Wanted { matrices, as_they_are, in_tiles } = ops::wanted(plan, op, &self.host, self.fast());
+        let Wanted { matrices, in_tiles } = ops::wanted(plan, op, &self.host, self.fast());
         for id in matrices {
             let (matrix, at) = (self.host.matrix(id), id.0 as usize);
-            if let Some(fast) = self.fast.as_mut().filter(|_| in_tiles && self.handles[at].is_none()) {
-                self.handles[at] = Some(fast.upload(gpu, matrix)?);
-            }
-            if as_they_are && self.matrices[at].is_none() {
-                self.matrices[at] = Some(RawMatrix::upload(gpu.device, gpu.queue, matrix)?);
+            match &mut self.fast {
+                Some(fast) if in_tiles && self.handles[at].is_none() => {
+                    self.handles[at] = Some(fast.upload(gpu, matrix)?);
+                }
+                _ if !in_tiles && self.matrices[at].is_none() => {
+                    self.matrices[at] = Some(RawMatrix::upload(gpu.device, gpu.queue, matrix)?);
+                }
+                _ => {}
             }
         }
         Ok(())

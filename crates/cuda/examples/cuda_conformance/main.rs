@@ -4,7 +4,7 @@
 //!   cuda_conformance ops --small [--only Op] [--case part of a name]   every kernel a few times, for compute-sanitizer
 //!   cuda_conformance fixtures [--only family]        every family against Hugging Face's float32 numbers
 //!   cuda_conformance scripts [--only family]         every family, drafted for by a script: bits as without
-//!   cuda_conformance nodes [--only family | FILES]   kernels a layer of a step's graph: at most 8, of many rows 9 or 10
+//!   cuda_conformance nodes [--only family | FILES]   kernels a layer of a step's graph: at most 8, of more than 32 rows 9
 //!   cuda_conformance rounds TARGET.gguf DRAFT.gguf   whole rounds: texts, trees and times
 //!   cuda_conformance steps MODEL.gguf [contexts] [sequences] [kinds]   time of a step for each bucket, and its graph's nodes
 //!   cuda_conformance steps MODEL.gguf [contexts] --seconds 4 [--rows 1,16,32]   the same steps on and on, and what power they take

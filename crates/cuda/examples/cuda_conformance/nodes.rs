@@ -11,11 +11,9 @@ use overdraft_plan::{Backend, KvType, NO_PARENT, Op, Plan, StateId, Step};
 use crate::common::{as_gguf, load};
 use crate::options::families;
 
-/// What a layer may have: of more rows than attention takes at once, as many launches of that as it wants; and one that chooses experts where
-/// rows are too many to do that where they need them.
-fn most(rows: usize, n_experts: usize) -> f64 {
-    let chooses_apart = rows * rows * n_experts > 16 * 16 * 512;
-    (7 + rows.div_ceil(32) + usize::from(chooses_apart)) as f64
+/// What a layer may have: of more rows than attention takes at once, as many launches of that as it wants.
+fn most(rows: usize) -> f64 {
+    (7 + rows.div_ceil(32)) as f64
 }
 /// Steps: a row, a chain, blocks to verify, and what many sequences have.
 const BUCKETS: [usize; 5] = [1, 8, 16, 32, 64];
@@ -73,8 +71,7 @@ pub(crate) fn run(device: &Arc<Device>, args: &[String]) -> Result<bool, String>
     let mut passed = true;
     for (name, decoder) in models {
         let found = nodes_a_layer(device, &decoder);
-        let n_experts = decoder.hyper.moe.as_ref().map_or(0, |m| m.experts);
-        let most = BUCKETS.map(|rows| most(rows, n_experts));
+        let most = BUCKETS.map(most);
         let is_few = found.iter().zip(most).all(|(n, most)| *n <= most);
         passed &= is_few;
         let failed = if is_few { String::new() } else { format!("   FAILED: more than {most:?}") };

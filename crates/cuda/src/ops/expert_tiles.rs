@@ -3,15 +3,20 @@
 
 use overdraft_plan::{Act, Choice, ExpertAdd, ExpertGlu, MatrixId, Op, Plan, Weights};
 
-use super::experts::Router;
-use super::{Cx, glu_params, kernel_params, linear, prompt_linear, row_ops};
+use super::folded_norm::FoldedNorm;
+use super::{Cx, glu_params, kernel_params, linear, prompt_linear};
 use crate::driver::Result;
-use crate::linear::{LinearKernels, Rows, TileView};
-use crate::repack::{CELL_BYTES, CELL_COLS, MXFP4, TILE_OUTPUTS};
+use crate::linear::{ImageShape, LinearKernels, NextNorm, Rows, TileView};
+use crate::repack::{CELL_COLS, MXFP4, STAGE_INPUT_BYTES, TILE_OUTPUTS};
 
-/// Of `expert_tiles.cuh`: warps of a block, and shared memory its kernels have besides, at most.
+/// Of `expert_tiles.cuh`: warps of a block, and the shared memory that its kernels have by themselves, at most.
 const WARPS: usize = 8;
 const STATIC_BYTES: usize = 9 << 10;
+/// Stages that have inputs where they come a stage ahead.
+const STAGES_AHEAD: usize = 2;
+/// Of `expert_sum`: warps of a block, and columns of a warp.
+const SUM_WARPS: usize = 4;
+const SUM_COLS: usize = 128;
 
 /// `ExpertMatrix` of `expert_tiles.cuh`.
 #[repr(C)]
@@ -33,38 +38,42 @@ impl StackParams {
     }
 }
 
+/// `ExpertInput` of `expert_inputs.cuh`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Input {
+    x: u64,
+    x_pairs: u32,
+    cols: u32,
+    n_cells: u32,
+    pad: u32,
+}
+
 /// `ExpertProduct` of `expert_tiles.cuh`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Product {
-    x: u64,
+    input: Input,
     out: u64,
     parts: [StackParams; 2],
     format: u32,
     stage_bytes: u32,
     n_stages: u32,
-    n_cells: u32,
-    x_pairs: u32,
-    cols: u32,
     n_out: u32,
-    pad: u32,
 }
 
 impl Product {
     /// With matrices that lie as this one does. So many pairs of a row and an expert read one row of `x`.
     fn new(view: &TileView, [x, out]: [u64; 2], [x_pairs, cols, n_out]: [usize; 3]) -> Self {
+        let n_cells = cols.div_ceil(CELL_COLS) as u32;
         Self {
-            x,
+            input: Input { x, x_pairs: x_pairs as u32, cols: cols as u32, n_cells, pad: 0 },
             out,
             parts: [StackParams::default(); 2],
             format: view.format,
             stage_bytes: view.stage_bytes as u32,
             n_stages: view.n_stages as u32,
-            n_cells: cols.div_ceil(CELL_COLS) as u32,
-            x_pairs: x_pairs as u32,
-            cols: cols as u32,
             n_out: n_out as u32,
-            pad: 0,
         }
     }
 }
@@ -75,20 +84,46 @@ kernel_params!(TileParams {
     products: [Product; 2],
     n_shared_rows: u64,
     shared_blocks: u32,
+    n_experts: u32,
+    n_inputs: u32,
     k: u32,
     paired: u32,
     glu_kind: u32,
     alpha: f32,
     limit: f32,
-    router: Router,
 });
-/// `SharedPart` of `shared_part.cuh`.
+
+/// `SharedPart` of `expert_tiles.cu`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub(super) struct SharedPart {
+struct SharedPart {
     parts: u64,
     gates: u64,
     n_rows: u64,
+}
+
+/// `NextNorm` of `expert_tiles.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct NextParams {
+    n_rows: u64,
+    weight: u64,
+    squares: u64,
+    tap: u64,
+    image: u64,
+    shape: ImageShape,
+    pad: u32,
+}
+
+impl NextParams {
+    fn new(cx: &Cx<'_>, fast: &dyn LinearKernels, norm: &FoldedNorm) -> Self {
+        let rows = cx.rows_written(norm.out(), fast);
+        if rows.bucket == 0 {
+            return Self::default();
+        }
+        let NextNorm { weight, squares, tap, image: (image, shape) } = norm.next(cx, fast, rows);
+        Self { n_rows: rows.count, weight, squares, tap, image, shape, pad: 0 }
+    }
 }
 
 kernel_params!(SumParams {
@@ -99,6 +134,7 @@ kernel_params!(SumParams {
     k: u32,
     hidden: u32,
     shared: SharedPart,
+    next: NextParams,
 });
 
 /// Whether experts begin and end with tiles of 16 outputs.
@@ -126,8 +162,7 @@ impl<'a> Gated<'a> {
         Some(Self { op, gate: cx.weights.tiles(op.gate)?, up: cx.weights.tiles(op.up)? })
     }
 
-    /// `router`: by whose logits rows choose, where they have not.
-    pub(super) fn launch(&self, cx: &Cx<'_>, router: Router, shared: Option<&Shared<'_>>) -> Result<()> {
+    pub(super) fn launch(&self, cx: &Cx<'_>, shared: Option<&Shared<'_>>) -> Result<()> {
         let Self { op, gate, up } = self;
         let (glu_kind, alpha, limit) = glu_params(op.glu);
         let bias = |id| cx.weights.opt_vector(id);
@@ -144,7 +179,6 @@ impl<'a> Gated<'a> {
             glu_kind,
             alpha,
             limit,
-            router,
             ..tile_params(cx, op.x, op.choice, [Some(chosen), of_shared.map(|(product, _)| product)])
         };
         launch(cx, views, cx.capacity(op.x) as usize, of_shared.map(|(_, rows)| rows), params)
@@ -159,12 +193,13 @@ fn tile_params(cx: &Cx<'_>, x: Act, choice: Choice, products: [Option<Product>; 
         products: products.map(Option::unwrap_or_default),
         n_shared_rows: 0,
         shared_blocks: 0,
+        n_experts: 0,
+        n_inputs: 0,
         k: cx.k(choice) as u32,
         paired: 0,
         glu_kind: 0,
         alpha: 0.0,
         limit: 0.0,
-        router: Router::default(),
     }
 }
 
@@ -181,10 +216,10 @@ fn launch(
     let shared = shared.filter(|rows| rows.bucket > 0);
     let n_products = 1 + usize::from(shared.is_some());
     let stage_bytes = views().take(n_products).map(|view| view.stage_bytes).max().unwrap_or(0);
-    // Two stages of each warp's weights and of the inputs: `sum_rows` of `expert_tiles.cuh`.
-    let shared_bytes = |tiles: usize| 2 * (WARPS * stage_bytes + 2 * tiles * CELL_BYTES);
-    let has_room = shared_bytes(2) + STATIC_BYTES <= cx.gpu.device.max_shared_bytes;
-    let tiles = if bucket > 8 && has_room { 2 } else { 1 };
+    let fits = |blocks: usize, tiles: usize, n_inputs: usize| {
+        blocks * (room_bytes(stage_bytes, tiles, n_inputs) + STATIC_BYTES) <= cx.gpu.device.max_shared_bytes
+    };
+    let tiles = if bucket > 8 && fits(1, 2, STAGES_AHEAD) { 2 } else { 1 };
     let kernel = match (views().all(|view| view.is_common || view.format == MXFP4), tiles) {
         (true, 1) => ("expert_tiles", "expert_tiles_1"),
         (true, _) => ("expert_tiles", "expert_tiles_2"),
@@ -192,19 +227,45 @@ fn launch(
         (false, _) => ("expert_tiles_all", "expert_tiles_all_2"),
     };
     let shared_blocks = shared.map_or(0, |rows| rows.bucket.div_ceil(8 * tiles));
+    let stack = &params.products[0].parts[0];
+    let (n_pairs, n_experts) =
+        (bucket * params.k as usize, stack.n_tiles as usize * TILE_OUTPUTS / stack.stride as usize);
+    let outputs = TILE_OUTPUTS * if params.paired == 1 { WARPS / 2 } else { WARPS };
+    let n_out = params.products[..n_products].iter().map(|product| product.n_out as usize).max().unwrap_or(0);
+    let grid = [shared_blocks + n_pairs.min(n_experts), n_out.div_ceil(outputs), 1];
+    // Where there are more blocks than multiprocessors, two have to find room on one.
+    let beside = (grid[0] * grid[1]).div_ceil(cx.gpu.device.n_multiprocessors).min(2);
+    let n_stages =
+        params.products[..n_products].iter().map(|product| product.n_stages as usize).max().unwrap_or(1);
+    let n_inputs = match tiles {
+        1 => inputs_at_once(n_stages, beside, |blocks, n_inputs| fits(blocks, 1, n_inputs)),
+        _ => STAGES_AHEAD,
+    };
     let params = TileParams {
         n_shared_rows: shared.map_or(0, |rows| rows.count),
         shared_blocks: shared_blocks as u32,
+        n_experts: if n_experts < n_pairs { n_experts as u32 } else { 0 },
+        n_inputs: n_inputs as u32,
         ..params
     };
-    let outputs = TILE_OUTPUTS * if params.paired == 1 { WARPS / 2 } else { WARPS };
-    let n_out = params.products[..n_products].iter().map(|product| product.n_out as usize).max().unwrap_or(0);
-    let grid = [shared_blocks + bucket * params.k as usize, n_out.div_ceil(outputs), 1];
-    cx.launch(kernel, grid, 32 * WARPS as u32, shared_bytes(tiles), &params)
+    cx.launch(kernel, grid, 32 * WARPS as u32, room_bytes(stage_bytes, tiles, n_inputs), &params)
 }
 
-/// A layer's second half: what each chosen expert adds to the stream, their sum, and the norm of that where `behind` begins with one, made
-/// by the sum's kernel with the bits of two. Returns how many ops of `behind` that was.
+/// Shared memory of a block: two stages of each warp's weights, and inputs of some.
+fn room_bytes(stage_bytes: usize, tiles: usize, n_inputs: usize) -> usize {
+    2 * WARPS * stage_bytes + n_inputs * tiles * STAGE_INPUT_BYTES
+}
+
+/// Of how many stages inputs are brought at once: of all or half of them, where so many blocks have room for that, else of as many as one has room
+/// for. (With a quarter a row's step of a 30B-A3B took 6 % longer, with one block in place of two 9 % with 16 rows, nothing with one.)
+fn inputs_at_once(n_stages: usize, blocks: usize, fits: impl Fn(usize, usize) -> bool) -> usize {
+    let in_parts =
+        |blocks, most| (1..=most).map(|n| n_stages.div_ceil(n)).find(|n_inputs| fits(blocks, *n_inputs));
+    in_parts(blocks, 2).or_else(|| in_parts(1, n_stages)).unwrap_or(1)
+}
+
+/// A layer's second half: what each chosen expert adds to the stream, their sum, and a norm behind it that linear ops read. Returns how many ops of
+/// `behind` that was.
 pub(super) fn add(
     cx: &Cx<'_>,
     op: &ExpertAdd,
@@ -223,15 +284,8 @@ pub(super) fn add(
     let views = [Some(down), shared.map(|s| &s.down)];
     launch(cx, views, cx.capacity(op.h) as usize, shared.map(|s| s.rows), params)?;
 
-    let shared = shared.map_or_else(SharedPart::default, |s| s.part(cx));
-    if let [norm_op @ Op::Norm { x, norm, out, tap }, readers @ ..] = behind
-        && *x == op.stream
-        && row_ops::makes_images(cx, *x)
-    {
-        cx.forget_images(norm_op);
-        let sum = row_ops::Sum { parts: op.parts, choice: op.choice, shared };
-        return row_ops::sum_norm(cx, sum, *x, *norm, *out, *tap, readers).map(|()| 1);
-    }
+    let folded = cx.weights.fast().zip(FoldedNorm::behind(cx, op.stream, behind));
+    let next = folded.as_ref().map(|(fast, norm)| NextParams::new(cx, *fast, norm));
     let params = SumParams {
         n_rows: cx.count(op.h),
         parts: cx.act(op.parts),
@@ -239,10 +293,16 @@ pub(super) fn add(
         stream: cx.act(op.stream),
         k: k as u32,
         hidden: hidden as u32,
-        shared,
+        shared: shared.map_or_else(SharedPart::default, |s| s.part(cx)),
+        next: next.unwrap_or_default(),
     };
-    let grid = [hidden.div_ceil(256), cx.capacity(op.h) as usize, 1];
-    cx.launch(("expert_tiles", "expert_sum"), grid, 256, 0, &params).map(|()| 0)
+    let grid = [hidden.div_ceil(SUM_COLS * SUM_WARPS), cx.capacity(op.h) as usize, 1];
+    cx.launch(("expert_tiles", "expert_sum"), grid, 32 * SUM_WARPS as u32, 0, &params)?;
+    if cx.plan().written_before_prompts.is_some() {
+        shared.map_or(Ok(()), |s| s.add_to_prompts(cx))?;
+        folded.as_ref().map_or(Ok(()), |(fast, norm)| norm.launch(cx, *fast))?;
+    }
+    Ok(usize::from(folded.is_some()))
 }
 
 /// The expert that every row has: a gated pair and a gated sum behind the experts' ops, of which written rows have theirs made by the experts'
@@ -323,16 +383,16 @@ impl<'a> Shared<'a> {
 
     /// The layer's second half, and a norm that `behind` begins with. Returns how many ops of `behind` that was.
     pub(super) fn add(&self, cx: &Cx<'_>, behind: &[Op]) -> Result<usize> {
-        let has_prompts = prompt_linear::is_apart(cx.plan(), &self.own[0]);
-        // A norm is of rows that have everything.
-        let behind = if has_prompts { &[] } else { behind };
-        let n_ops = add(cx, self.sum, &self.stack, behind, Some(self))?;
-        let Some(fast) = cx.weights.fast().filter(|_| has_prompts) else { return Ok(n_ops) };
-        for op in self.own {
+        add(cx, self.sum, &self.stack, behind, Some(self))
+    }
+
+    /// Its own ops over rows of prompts.
+    fn add_to_prompts(&self, cx: &Cx<'_>) -> Result<()> {
+        let Some(fast) = cx.weights.fast() else { return Ok(()) };
+        self.own.iter().try_for_each(|op| {
             let held = linear::held(cx, op).expect("its matrices are in tiles");
-            prompt_linear::launch(cx, fast, op, &held)?;
-        }
-        Ok(n_ops)
+            prompt_linear::launch(cx, fast, op, &held)
+        })
     }
 }
 
@@ -348,4 +408,20 @@ pub(crate) fn shared_bytes(plan: &Plan, fast: Option<&dyn LinearKernels>) -> usi
         _ => 0,
     };
     plan.ops.windows(3).map(of).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_come_at_once_as_room_allows() {
+        let cases = [(16, 8), (15, 4), (8, 4), (7, 4), (4, 4), (3, 3), (2, 2), (1, 1), (0, 1)];
+        for (room, n) in cases {
+            let fits = |blocks: usize, n: usize| blocks * n <= room;
+            assert_eq!(inputs_at_once(8, 2, fits), n, "two blocks, room for {room}");
+        }
+        assert_eq!(inputs_at_once(8, 1, |_, n| n <= 7), 4, "one block");
+        assert_eq!(inputs_at_once(0, 1, |_, _| true), 0, "no stages");
+    }
 }

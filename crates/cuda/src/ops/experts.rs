@@ -13,12 +13,6 @@ pub(crate) const MAX_EXPERTS: usize = 1024;
 pub(crate) const MAX_CHOSEN: usize = 32;
 /// Outputs of a block: a warp each.
 const OUTPUTS: usize = 8;
-/// Of `expert_tiles.cuh`: rows whose experts a launch may choose itself.
-const MAX_CHOOSING: usize = 64;
-/// Rows times logits, at most, where a launch chooses itself: every block of every row's experts reads all logits. With 16 rows and 10 of 512
-/// experts in 8 blocks each that is 42 MB of loads, of which blocks of a multiprocessor share most: by count, not measured, no more than
-/// the launch that is saved, which takes about 2.5 us. It grows by the square of the rows.
-const MAX_CHOOSING_READS: usize = 16 * 16 * 512;
 
 /// `Router` of `route.cuh`.
 #[repr(C)]
@@ -64,7 +58,7 @@ kernel_params!(AddParams {
     pad: u32,
 });
 
-fn router(cx: &Cx<'_>, op: &Route) -> Router {
+pub(super) fn router(cx: &Cx<'_>, op: &Route) -> Router {
     let rule = match op.rule {
         RouteRule::SoftmaxRenormalised => 0,
         RouteRule::Softmax => 1,
@@ -80,34 +74,26 @@ fn router(cx: &Cx<'_>, op: &Route) -> Router {
     }
 }
 
-/// The choice that `ops` begins with and, where they are in tiles, the experts' first half; a few rows choose in that launch. Where all rows
-/// have an expert besides, the whole layer. Returns how many ops that was.
-pub(super) fn route(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
-    let [Op::Route(op), behind @ ..] = ops else { return Ok(0) };
-    let router = router(cx, op);
-    let gated = match behind {
-        [Op::ExpertGlu(glu), ..] if glu.choice == op.choice => Gated::at(cx, glu),
-        _ => None,
-    };
-    let rows = cx.capacity(op.logits) as usize;
-    let are_few = rows <= MAX_CHOOSING && rows * rows * op.n_experts <= MAX_CHOOSING_READS;
-    if gated.is_none() || !are_few {
-        let params = RouteParams { n_rows: cx.count(op.logits), router };
-        cx.launch(("route", "route"), [rows, 1, 1], 32, 0, &params)?;
-    }
-    let Some(gated) = gated else { return Ok(1) };
-    let shared = Shared::at(cx, behind);
-    let n_ops = 1 + if shared.is_some() { LAYER_OPS } else { 1 };
-    ops[..n_ops].iter().for_each(|op| cx.forget_images(op));
-    gated.launch(cx, if are_few { router } else { Router::default() }, shared.as_ref())?;
-    let n_norms = shared.map_or(Ok(0), |shared| shared.add(cx, &ops[n_ops..]))?;
-    Ok(n_ops + n_norms)
+/// A choice by logits that no launch beside them makes.
+pub(super) fn route(cx: &Cx<'_>, op: &Route) -> Result<()> {
+    let params = RouteParams { n_rows: cx.count(op.logits), router: router(cx, op) };
+    cx.launch(("route", "route"), [cx.capacity(op.logits) as usize, 1, 1], 32, 0, &params)
 }
 
-pub(super) fn glu(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
-    if let Some(gated) = Gated::at(cx, op) {
-        return gated.launch(cx, Router::default(), None);
-    }
+/// The experts' first half, with which `ops` begin; where all rows have an expert besides, the whole layer and a norm behind it. Returns how many
+/// ops that was.
+pub(super) fn first_half(cx: &Cx<'_>, ops: &[Op]) -> Result<usize> {
+    let [first @ Op::ExpertGlu(op), ..] = ops else { return Ok(0) };
+    cx.forget_images(first);
+    let Some(gated) = Gated::at(cx, op) else { return glu_as_in_files(cx, op).map(|()| 1) };
+    let shared = Shared::at(cx, ops);
+    gated.launch(cx, shared.as_ref())?;
+    let Some(shared) = shared else { return Ok(1) };
+    ops[..LAYER_OPS].iter().for_each(|op| cx.forget_images(op));
+    shared.add(cx, &ops[LAYER_OPS..]).map(|n_norms| LAYER_OPS + n_norms)
+}
+
+fn glu_as_in_files(cx: &Cx<'_>, op: &ExpertGlu) -> Result<()> {
     let (glu_kind, alpha, limit) = glu_params(op.glu);
     let k = cx.k(op.choice);
     let params = GluParams {

@@ -23,13 +23,20 @@ pub(super) struct FoldedNorm {
 impl FoldedNorm {
     /// The norm behind the sum that `ops` begins with, if the fast kernels hold that and every op that reads the norm's result.
     pub(super) fn at(cx: &Cx<'_>, ops: &[Op]) -> Option<Self> {
-        let [sum @ Op::LinearAdd { stream, .. }, Op::Norm { x, norm, out, tap }, rest @ ..] = ops else {
-            return None;
-        };
-        let is_ours = |op: &Op| prompt_linear::can_be_apart(cx.plan(), op) && held(cx, op).is_some();
+        let [sum @ Op::LinearAdd { stream, .. }, behind @ ..] = ops else { return None };
+        Self::is_held(cx, sum).then(|| Self::behind(cx, *stream, behind)).flatten()
+    }
+
+    fn is_held(cx: &Cx<'_>, op: &Op) -> bool {
+        prompt_linear::can_be_apart(cx.plan(), op) && held(cx, op).is_some()
+    }
+
+    /// The norm that `ops` begins with, of a sum that has just been made in `stream`.
+    pub(super) fn behind(cx: &Cx<'_>, stream: Act, ops: &[Op]) -> Option<Self> {
+        let [Op::Norm { x, norm, out, tap }, rest @ ..] = ops else { return None };
         // Of prompts alone nothing is written: no image but theirs.
         let has_image = cx.memory.image(*out).is_some() || cx.plan().written_before_prompts == Some(0);
-        if x != stream || !is_ours(sum) || !has_image {
+        if *x != stream || !has_image {
             return None;
         }
         let (mut is_read, mut is_replaced, mut is_read_at_once) = (false, false, true);
@@ -37,7 +44,7 @@ impl FoldedNorm {
             if reads(op, *out) {
                 is_read = true;
                 is_read_at_once &= !is_replaced;
-                if prompt_linear::input(op) != Some(*out) || !is_ours(op) {
+                if prompt_linear::input(op) != Some(*out) || !Self::is_held(cx, op) {
                     return None;
                 }
             } else {

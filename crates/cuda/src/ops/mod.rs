@@ -9,7 +9,7 @@ mod folded_norm;
 mod linear;
 pub(crate) mod prompt_linear;
 pub(crate) mod recurrent;
-mod router;
+pub(crate) mod router;
 mod row_ops;
 mod sample;
 
@@ -121,7 +121,6 @@ impl Cx<'_> {
         images.forget(&[out]);
         images.made.push(out);
         images.undivided.push((out, eps));
-        self.prompt_image.set(self.prompt_image.get().filter(|act| *act != out));
     }
 
     /// What the op writes is no longer what its images hold.
@@ -176,11 +175,9 @@ fn written(op: &Op) -> Vec<Act> {
     }
 }
 
-/// In which forms an op's matrices are wanted.
+/// In which form an op's matrices are wanted: as files hold them, or in tiles.
 pub(crate) struct Wanted {
     pub(crate) matrices: Vec<MatrixId>,
-    /// As files hold them.
-    pub(crate) as_they_are: bool,
     pub(crate) in_tiles: bool,
 }
 
@@ -189,14 +186,11 @@ pub(crate) fn wanted(plan: &Plan, op: &Op, weights: &Weights, fast: Option<&dyn 
         Op::Embed { table, .. } => (vec![*table], false),
         Op::ExpertGlu(e) => (vec![e.gate, e.up], expert_tiles::glu_has_tiles(e, weights)),
         Op::ExpertAdd(e) => (vec![e.down], expert_tiles::are_whole_tiles(&[plan.act(e.stream).width])),
-        _ => (linear_matrices(op), true),
+        _ => (linear_matrices(op), !router::takes(plan, weights, op)),
     };
     let takes = |fast: &dyn LinearKernels| matrices.iter().all(|id| fast.takes(weights.matrix(*id)));
-    let has_tiles = has_kernels && fast.is_some_and(takes);
-    // Of rows of prompts in tiles, of written ones as they are.
-    let is_router = router::takes(plan, weights, op);
-    let in_tiles = has_tiles && (!is_router || plan.written_before_prompts.is_some());
-    Wanted { matrices, as_they_are: is_router || !has_tiles, in_tiles }
+    let in_tiles = has_kernels && fast.is_some_and(takes);
+    Wanted { matrices, in_tiles }
 }
 
 /// Whether the op reads the buffer.
@@ -262,7 +256,7 @@ pub(crate) fn launch_all(cx: &Cx<'_>) -> Result<()> {
                 Op::Embed { .. } | Op::LoadTaps { .. } => row_ops::first_rows(cx, rest)?,
                 Op::AttentionPrepare(_) => attention::prepare(cx, rest)?,
                 Op::Norm { .. } => router::launch(cx, rest)?,
-                Op::Route(_) => experts::route(cx, rest)?,
+                Op::ExpertGlu(_) => experts::first_half(cx, rest)?,
                 Op::ExpertAdd(_) => experts::add(cx, rest)?,
                 _ => {
                     launch(op, cx)?;
@@ -292,9 +286,9 @@ fn launch(op: &Op, cx: &Cx<'_>) -> Result<()> {
         | Op::LoadTaps { .. }
         | Op::Norm { .. }
         | Op::AttentionPrepare(_)
-        | Op::Route(_)
+        | Op::ExpertGlu(_)
         | Op::ExpertAdd(_) => unreachable!("taken together with their neighbours"),
-        Op::ExpertGlu(op) => experts::glu(cx, op),
+        Op::Route(op) => experts::route(cx, op),
         Op::Concat { xs, out } => row_ops::concat(cx, xs, *out),
         Op::TopTokens { logits, choice } => row_ops::top_tokens(cx, *logits, *choice),
         Op::Sample { logits, choice } => sample::sample(cx, *logits, *choice),

@@ -65,8 +65,19 @@ impl Cx<'_> {
 
     /// Rows of an op that run on the kernels for written ones.
     pub(super) fn rows_of_op(&self, op: &Op, x: Act, fast: &dyn LinearKernels) -> Rows {
-        let count = if is_apart(self.plan(), op) { self.step.written() } else { self.count(x) };
-        Rows { bucket: rows_of_op(self.plan(), op, x, fast), count }
+        let is_of_all = !is_apart(self.plan(), op);
+        if is_of_all {
+            Rows { bucket: self.capacity(x) as usize, count: self.count(x) }
+        } else {
+            self.rows_written(x, fast)
+        }
+    }
+
+    /// Rows of `x` that ops whose rows of prompts are apart have as written ones.
+    pub(super) fn rows_written(&self, x: Act, fast: &dyn LinearKernels) -> Rows {
+        let has_prompts = self.plan().written_before_prompts.is_some();
+        let count = if has_prompts { self.step.written() } else { self.count(x) };
+        Rows { bucket: written_rows(self.plan(), fast), count }
     }
 }
 

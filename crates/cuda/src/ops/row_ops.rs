@@ -2,7 +2,6 @@
 
 use overdraft_plan::{Act, Choice, Op, RmsNorm, VectorId};
 
-use super::expert_tiles::SharedPart;
 use super::{Cx, kernel_params, prompt_linear};
 use crate::driver::Result;
 use crate::linear::{ImageShape, PromptImage};
@@ -51,11 +50,6 @@ kernel_params!(Norm {
     width: u32,
     shape: ImageShape,
     eights: u32,
-    parts: u64,
-    choices: u64,
-    k: u32,
-    pad: u32,
-    shared: SharedPart,
 });
 kernel_params!(GatedNorm {
     n_rows: u64,
@@ -142,42 +136,12 @@ pub(super) fn norm(
     tap: Option<Act>,
     behind: &[Op],
 ) -> Result<()> {
-    let (image, of_prompts) =
-        if makes_images(cx, x) { images_to_make(cx, out, behind) } else { Default::default() };
-    norm_and_image(cx, x, norm, (Some(out), tap), image, of_prompts)
-}
-
-/// Of what a norm makes, for the ops behind it: of written rows, or of all where there are no prompts; and of prompts' rows.
-pub(super) fn images_to_make(cx: &Cx<'_>, out: Act, behind: &[Op]) -> ((u64, ImageShape), PromptImage) {
-    (cx.image_to_make(out), prompt_linear::image_for_reader(cx, out, behind))
-}
-
-/// What is added to a row before its norm.
-pub(super) struct Sum {
-    pub(super) parts: Act,
-    pub(super) choice: Choice,
-    pub(super) shared: SharedPart,
-}
-
-/// The norm of rows that their experts' parts are added to first; only where [`makes_images`] says so.
-pub(super) fn sum_norm(
-    cx: &Cx<'_>,
-    sum: Sum,
-    x: Act,
-    norm: RmsNorm,
-    out: Act,
-    tap: Option<Act>,
-    behind: &[Op],
-) -> Result<()> {
-    let (image, of_prompts) = images_to_make(cx, out, behind);
-    let params = Norm {
-        parts: cx.act(sum.parts),
-        choices: cx.choice(sum.choice),
-        k: cx.k(sum.choice) as u32,
-        shared: sum.shared,
-        ..norm_params(cx, x, norm, (Some(out), tap), image, of_prompts)
+    let (image, of_prompts) = if makes_images(cx, x) {
+        (cx.image_to_make(out), prompt_linear::image_for_reader(cx, out, behind))
+    } else {
+        Default::default()
     };
-    launch_norm(cx, x, ["sum_norm_narrow", "sum_norm"], &params)
+    norm_and_image(cx, x, norm, (Some(out), tap), image, of_prompts)
 }
 
 /// Wider rows, and such as are no whole chunks, get their images from kernels of their own.
@@ -195,7 +159,9 @@ pub(super) fn norm_and_image(
     of_prompts: PromptImage,
 ) -> Result<()> {
     let params = norm_params(cx, x, norm, (out, tap), (image, shape), of_prompts);
-    launch_norm(cx, x, ["rms_norm_narrow", "rms_norm"], &params)
+    let is_narrow = makes_images(cx, x) && cx.width(x) <= NARROW_NORM;
+    let (kernel, threads) = if is_narrow { ("rms_norm_narrow", 256) } else { ("rms_norm", 512) };
+    cx.launch(("norm", kernel), rows(cx, x), threads, 0, &params)
 }
 
 pub(super) fn norm_params(
@@ -220,26 +186,7 @@ pub(super) fn norm_params(
         width: cx.width(x) as u32,
         shape,
         eights: of_prompts.eights,
-        parts: 0,
-        choices: 0,
-        k: 0,
-        pad: 0,
-        shared: SharedPart::default(),
     }
-}
-
-impl Norm {
-    /// `count`: where the device finds how many.
-    pub(super) fn of_rows(self, count: u64) -> Self {
-        Self { n_rows: count, ..self }
-    }
-}
-
-/// By the first of the kernels where rows are narrow enough for it.
-fn launch_norm(cx: &Cx<'_>, x: Act, [narrow, wide]: [&'static str; 2], params: &Norm) -> Result<()> {
-    let is_narrow = makes_images(cx, x) && cx.width(x) <= NARROW_NORM;
-    let (kernel, threads) = if is_narrow { (narrow, 256) } else { (wide, 512) };
-    cx.launch(("norm", kernel), rows(cx, x), threads, 0, params)
 }
 
 pub(super) fn gated_norm(

@@ -34,7 +34,7 @@ pub(super) fn row_tiles(bucket: usize, group_tiles: usize) -> usize {
 }
 
 pub(super) const CELL_BYTES: usize = 2080;
-const REST_BYTES: usize = 2048;
+pub(super) const REST_BYTES: usize = 2048;
 /// Barriers of the inputs' ring take a fixed place.
 const MAX_INPUTS: usize = 8;
 /// `Room` of `linear_finish.cuh`.

@@ -30,7 +30,9 @@ use layout::Format;
 pub(crate) use layout::{CELL_COLS, MXFP4, TILE_OUTPUTS};
 
 /// Of a cell of 8 rows and 128 columns (`kernels/image.cuh`), with what float weights read besides.
-pub(crate) const CELL_BYTES: usize = 2080 + 2048;
+const CELL_BYTES: usize = launch::CELL_BYTES + launch::REST_BYTES;
+/// What a stage of weights meets of 8 rows: two cells, or of float weights one and what is besides, which is no more.
+pub(crate) const STAGE_INPUT_BYTES: usize = 2 * launch::CELL_BYTES;
 
 /// A matrix on the device.
 struct Tiled {

@@ -30,13 +30,23 @@ pub(super) fn routes() -> Vec<Case> {
 }
 
 pub(super) fn glus() -> Vec<Case> {
-    shapes().into_iter().map(glu).collect()
+    // More columns than a block may have in shared memory at once.
+    let wide = Shape { n_in: 9728, width: 16, hidden: 16, ..Shape::PLAIN };
+    let wide = [DType::Q8_0, DType::F16].map(|dtype| {
+        let mut case = glu(Shape { dtype, ..wide });
+        case.most_rows = 8;
+        case
+    });
+    // As many experts as a batch's choices, of which there are more than a block has threads.
+    let many = Shape { n_in: 64, width: 16, hidden: 16, ..Shape::PLAIN };
+    let many = glu_among(Shape { dtype: DType::Q8_0, ..many }, 320, 10);
+    shapes().into_iter().map(glu).chain(wide).chain([many]).collect()
 }
 
 pub(super) fn adds() -> Vec<Case> {
     use DType::{BF16, F16, F32, Q8_0};
     let mut cases: Vec<Case> = shapes().into_iter().map(add).collect();
-    // A few numbers a thread of a norm's block and many, more than it holds, and experts that fill no tiles.
+    // Rows that end inside 128 columns, rows wider than a norm's block holds, and experts that fill no tiles.
     cases.extend([
         add_and_norm(F32, [160, 144], true),
         add_and_norm(Q8_0, [32, 4112], false),
@@ -49,9 +59,7 @@ pub(super) fn adds() -> Vec<Case> {
 #[rustfmt::skip]
 fn shapes() -> Vec<Shape> {
     use DType::*;
-    let plain = Shape {
-        dtype: DType::F32, fused: false, bias: false, parts: 1, glu: Glu::Swish, n_in: 64, width: 40, hidden: 45, favourite: false,
-    };
+    let plain = Shape::PLAIN;
     // Sizes that whole tiles of outputs hold, columns that end inside a block of 128.
     let tiled = Shape { n_in: 320, width: 160, hidden: 144, ..plain };
     let blocks = [F32, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL, MXFP4].map(|dtype| Shape { dtype, ..tiled });
@@ -105,7 +113,7 @@ fn route(rule: RouteRule, n_experts: usize, k: usize, ties: Ties) -> Case {
 }
 
 /// What a layer of experts begins with: the norm, the router that reads it, who is chosen. With a gate the router's op has a second
-/// output, and something else reads the norm. A backend may run the first two together.
+/// output, and something else reads the norm. A backend may run all three together.
 fn norm_and_router(n_experts: usize, width: usize, with_bias: bool, with_gate: bool) -> Case {
     let name = format!("{n_experts} behind a norm of {width}, bias {with_bias}, gate {with_gate}");
     let mut b = CaseBuilder::new(Kind::Route, Arithmetic::Chain(DType::F32), name);
@@ -152,31 +160,48 @@ struct Shape {
 }
 
 impl Shape {
-    fn builder(&self, kind: Kind, arithmetic: Arithmetic) -> (CaseBuilder, Input) {
-        let mut b = CaseBuilder::new(kind, arithmetic, format!("{self:?}"));
-        let mut values = b.random.gaussians(Case::N_TOKENS as usize * EXPERTS, 2.0);
+    const PLAIN: Self = Self {
+        dtype: DType::F32,
+        fused: false,
+        bias: false,
+        parts: 1,
+        glu: Glu::Swish,
+        n_in: 64,
+        width: 40,
+        hidden: 45,
+        favourite: false,
+    };
+
+    fn builder(&self, kind: Kind, arithmetic: Arithmetic, n_experts: usize) -> (CaseBuilder, Input) {
+        let among = if n_experts == EXPERTS { String::new() } else { format!(", {n_experts} experts") };
+        let mut b = CaseBuilder::new(kind, arithmetic, format!("{self:?}{among}"));
+        let mut values = b.random.gaussians(Case::N_TOKENS as usize * n_experts, 2.0);
         if self.favourite {
-            values.iter_mut().skip(5).step_by(EXPERTS).for_each(|v| *v = 9.0);
+            values.iter_mut().skip(5).step_by(n_experts).for_each(|v| *v = 9.0);
         }
-        let logits = b.input_of(&values, EXPERTS);
+        let logits = b.input_of(&values, n_experts);
         (b, logits)
     }
 }
 
 fn glu(shape: Shape) -> Case {
-    let (mut b, logits) = shape.builder(Kind::ExpertGlu, Arithmetic::Gated(shape.dtype));
+    glu_among(shape, EXPERTS, K)
+}
+
+fn glu_among(shape: Shape, n_experts: usize, k: usize) -> Case {
+    let (mut b, logits) = shape.builder(Kind::ExpertGlu, Arithmetic::Gated(shape.dtype), n_experts);
     let Shape { dtype, fused, bias, parts, glu, n_in, width, .. } = shape;
     let x = b.input(n_in, 3.0);
     let (stride, up_row) = if fused { (2 * width, width) } else { (width, 0) };
-    let gate = b.stack(dtype, EXPERTS * stride, n_in, parts);
-    let up = if fused { gate } else { b.stack(dtype, EXPERTS * stride, n_in, parts) };
-    let gate_bias = bias.then(|| b.bias(EXPERTS * width));
-    let up_bias = bias.then(|| b.bias(EXPERTS * width));
+    let gate = b.stack(dtype, n_experts * stride, n_in, parts);
+    let up = if fused { gate } else { b.stack(dtype, n_experts * stride, n_in, parts) };
+    let gate_bias = bias.then(|| b.bias(n_experts * width));
+    let up_bias = bias.then(|| b.bias(n_experts * width));
     b.build(move |r| {
         let (logits, x) = (logits.record(r), x.record(r));
-        let choice = r.choice(K);
-        r.push(Op::Route(Route { logits, rule: RouteRule::Softmax, n_experts: EXPERTS, choice }));
-        let out = r.act(K * width);
+        let choice = r.choice(k);
+        r.push(Op::Route(Route { logits, rule: RouteRule::Softmax, n_experts, choice }));
+        let out = r.act(k * width);
         r.push(Op::ExpertGlu(ExpertGlu {
             x,
             choice,
@@ -195,7 +220,7 @@ fn glu(shape: Shape) -> Case {
 }
 
 fn add(shape: Shape) -> Case {
-    let (mut b, logits) = shape.builder(Kind::ExpertAdd, Arithmetic::Weights(shape.dtype));
+    let (mut b, logits) = shape.builder(Kind::ExpertAdd, Arithmetic::Weights(shape.dtype), EXPERTS);
     let Shape { dtype, bias, parts, width, hidden, .. } = shape;
     let (h, stream) = (b.input(K * width, 1.0), b.input(hidden, 1.0));
     let down = b.stack(dtype, EXPERTS * hidden, width, parts);
@@ -211,7 +236,7 @@ fn add(shape: Shape) -> Case {
 }
 
 /// A layer's end and what the next begins with: the sum, its norm, with or without a tap, and a product of that. A
-/// backend may run the sum and the norm together.
+/// backend may have no norm, but have its neighbours make what it does.
 fn add_and_norm(dtype: DType, [width, hidden]: [usize; 2], with_tap: bool) -> Case {
     let name = format!("{dtype}, {width} to {hidden}, a norm behind, tap {with_tap}");
     let mut b = CaseBuilder::new(Kind::ExpertAdd, Arithmetic::Chain(dtype), name);
@@ -226,7 +251,7 @@ fn add_and_norm(dtype: DType, [width, hidden]: [usize; 2], with_tap: bool) -> Ca
         r.push(Op::ExpertAdd(ExpertAdd { h, choice, down, bias: None, parts, stream }));
         r.push(Op::Norm { x: stream, norm, out: normed, tap });
         r.push(Op::Linear { x: normed, outs: vec![LinearOut { weight: next, bias: None, out: y }] });
-        [stream, normed, y].into_iter().chain(tap).collect()
+        [stream, y].into_iter().chain(tap).collect()
     })
 }
 
