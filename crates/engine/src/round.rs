@@ -1,7 +1,7 @@
 //! A step of the engine: for each sequence that writes a round of propose, verify, accept and commit, and chunks of
 //! prompts in between. Plain decoding is the round whose tree is only its root.
 
-use overdraft_plan::{NO_PARENT, NO_TOKEN, grid_of};
+use overdraft_plan::{NO_PARENT, NO_TOKEN, PAGE, grid_of};
 
 use crate::engine::Engine;
 use crate::error::{EngineError, Result};
@@ -13,6 +13,7 @@ use crate::schedule::{self, Load};
 use crate::sequence::Sequence;
 use crate::spec::accept::{Verdict, walk};
 use crate::spec::budget::{Beside, Forecast};
+use crate::spec::cost::Padding;
 use crate::spec::drafter::Drafter;
 use crate::spec::forced::Forced;
 use crate::spec::gate::{Gate, Passage};
@@ -171,6 +172,7 @@ impl Engine {
             drafts: self.rounds.iter().any(|r| r.policy.mode() != Mode::Off),
             token_gap: self.config.token_gap.map(|gap| gap.as_secs_f64()),
             step_rows: self.config.step_rows,
+            unknown_rows: if self.padding == Padding::Bucket { self.config.step_rows } else { PAGE },
         };
         let (used, rows) = schedule::choose(&load, &self.reading_cost);
         (used, if self.is_scoring { rows.min(self.plans.logit_rows) } else { rows })

@@ -16,7 +16,13 @@ pub(crate) struct Load {
     /// Seconds that writers may wait for their next token while prompts are read; `None`: as long as it takes.
     pub(crate) token_gap: Option<f64>,
     pub(crate) step_rows: usize,
+    /// Rows of a prompt that are read at once while nobody knows what they cost.
+    pub(crate) unknown_rows: usize,
 }
+
+/// Seconds that a step may take where nobody waits for a token: those who would stop it, or see how far it is, wait so long, and a server takes a
+/// device that does not answer for half a minute for dead. (512 rows of a 27B take a minute and more on a few cores.)
+const LONGEST_READ: f64 = 2.0;
 
 /// The kind of step, and rows of prompts in it at most.
 ///
@@ -29,11 +35,22 @@ pub(crate) fn choose(load: &Load, reading: &CostModel) -> (Use, usize) {
     }
     let most = load.step_rows.saturating_sub(load.writers);
     if load.writers == 0 {
-        return (Use::Read, most);
+        return (Use::Read, rows_alone(load.unknown_rows.min(most), most, reading));
     }
     let Some(gap) = load.token_gap else { return (Use::Read, most) };
     let rows = rows_within(gap, load.writers, most, reading);
     if load.drafts && load.writers + rows <= TREE_ROWS { (Use::Mixed, rows) } else { (Use::Read, rows) }
+}
+
+/// The most rows, by whole pages, with which a step of prompts alone ends within [`LONGEST_READ`]; a page at the least.
+fn rows_alone(unknown: usize, most: usize, cost: &CostModel) -> usize {
+    let Some(all) = cost.most_seconds(most) else { return unknown };
+    if all <= LONGEST_READ {
+        return most;
+    }
+    let pages = (PAGE..=most).step_by(PAGE);
+    let ends_in_time = |rows: &usize| cost.most_seconds(*rows).is_some_and(|seconds| seconds <= LONGEST_READ);
+    pages.take_while(ends_in_time).last().unwrap_or(PAGE).min(most)
 }
 
 /// The most rows, by whole pages, with which a step that holds `others` too ends within `gap` seconds; a page at the
@@ -98,10 +115,18 @@ mod tests {
         let known = costs(&[(1, 0.001), (400, 0.4)]);
         let young = costs(&[(70, 0.070)]);
         let unknown = CostModel::default();
-        let load = Load { writers: 4, readers: 1, drafts: false, token_gap: Some(0.2), step_rows: 512 };
+        let slow = costs(&[(64, 1.0)]);
+        let very_slow = costs(&[(7, 3.0)]);
+        let load = Load { writers: 4, readers: 1, drafts: false, token_gap: Some(0.2), step_rows: 512, unknown_rows: 64 };
+        let alone = Load { writers: 0, ..load };
         let cases = [
             ("nobody reads", Load { readers: 0, ..load }, &known, (Use::Write, 0)),
-            ("nobody writes", Load { writers: 0, ..load }, &known, (Use::Read, 512)),
+            ("nobody writes", alone, &known, (Use::Read, 512)),
+            ("nobody writes, and rows are dear", alone, &slow, (Use::Read, 128)),
+            ("and dearer", alone, &very_slow, (Use::Read, 64)),
+            ("or nobody knows", alone, &unknown, (Use::Read, 64)),
+            ("on a device, where they cannot be dear", Load { unknown_rows: 512, ..alone }, &unknown, (Use::Read, 512)),
+            ("a small step", Load { step_rows: 40, ..alone }, &unknown, (Use::Read, 40)),
             ("no bound", Load { token_gap: None, ..load }, &known, (Use::Read, 508)),
             ("three pages end in time", load, &known, (Use::Read, 192)),
             ("a page at the least", Load { token_gap: Some(0.01), ..load }, &known, (Use::Read, 64)),
