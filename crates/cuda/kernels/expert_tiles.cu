@@ -9,7 +9,7 @@ struct SharedPart {
     const float* gates;  // [rows], before their sigmoid
     const u32* n_rows;   // that have one here: rows of prompts get theirs by their own kernels
     __device__ __forceinline__ bool is_of(u32 row) const { return parts && row < *n_rows; }
-    __device__ __forceinline__ float factor(u32 row) const { return 1.0f / __fadd_rn(1.0f, expf(-gates[row])); }
+    __device__ __forceinline__ float factor(u32 row) const { return sigmoid(gates[row]); }
 };
 // A norm of the sums that linear ops read: they divide their own sums by the rows' sizes (linear_finish.cuh).
 struct NextNorm {

@@ -65,12 +65,10 @@ impl Cx<'_> {
 
     /// Rows of an op that run on the kernels for written ones.
     pub(super) fn rows_of_op(&self, op: &Op, x: Act, fast: &dyn LinearKernels) -> Rows {
-        let is_of_all = !is_apart(self.plan(), op);
-        if is_of_all {
-            Rows { bucket: self.capacity(x) as usize, count: self.count(x) }
-        } else {
-            self.rows_written(x, fast)
+        if is_apart(self.plan(), op) {
+            return self.rows_written(x, fast);
         }
+        Rows { bucket: self.capacity(x) as usize, count: self.count(x) }
     }
 
     /// Rows of `x` that ops whose rows of prompts are apart have as written ones.
